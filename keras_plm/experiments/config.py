@@ -24,20 +24,20 @@ METHODS = {
     "randomly_initialised": "a reader of the frozen, randomly initialised encoder",
 }
 
-READER = "use this reader: 'linear' or 'bilstm'; for texts 'bcn', for pairs 'esim', for questions "
-READER += "'bidaf', for tagged words with an encoder 'bilstm_crf'"
+READER = "use this reader: 'linear' or 'bilstm'; also 'bcn' for texts, 'esim' for pairs, 'bidaf' "
+READER += "for questions, 'bilstm_crf' for tagging with an encoder"
 
-# The settings that `Run.to_json` always gives. It leaves others out at their defaults, so that a
-# new setting changes no name and no hash of earlier results.
+# Settings that `Run.to_json` always includes. It omits other settings at their defaults: a new
+# setting then changes no name and no hash of existing results.
 ALWAYS = ("method", "layers", "reader", "pool", "learning_rates", "epochs", "batch_size", "dropout",
           "train_limit", "precision")  # fmt: skip
 
-# Settings that change memory and time, not what is computed.
+# Settings that change memory and time, but not the result.
 NEUTRAL = ("accumulation_steps", "remat")
 
 CRF = "bilstm_crf"
 
-# Condition: where it holds, and in words.
+# Each condition: a test of a run, and its description.
 CONDITIONS = {
     "features": (lambda run: run.reads_features, "method 'features' or 'randomly_initialised'"),
     "linear": (
@@ -56,7 +56,7 @@ CONDITIONS = {
     "training": (lambda run: not run.reads_features, "a method that trains the encoder"),
     "fine_tune": (lambda run: run.method == "fine_tune", "method 'fine_tune'"),
 }
-# The condition under which a setting may differ from its default.
+# Each setting: the condition under which it may differ from its default.
 NEEDS = {
     "layers": "features",
     "pool": "linear",
@@ -79,7 +79,7 @@ NEEDS = {
     "accumulation_steps": "training",
     "remat": "training",
 }
-# The part of a run's name for a setting that differs from its default.
+# Each setting: its part of a run's name if it differs from its default.
 NAMED = {
     "pool": "{}",
     "placement": "{}",
@@ -110,16 +110,16 @@ NAMED = {
 class Run:
     """Settings of a run; its `results.Record` holds them as `settings`.
 
-    The help of each field states its meaning and unit. Reader "bilstm_crf" is the reader "bilstm"
-    under a CRF, which in the library is another head: a task has one head for all its runs, so the
-    reader's name chooses it. The character ids of words, which the tagger of Peters et al. also
-    reads, are a setting of their own, `character_filters`: any reader can take them.
+    The help of each field states its meaning and unit. The reader "bilstm_crf" is "bilstm" with a
+    CRF. In the library, the CRF is a different head. Here the name of the reader selects it,
+    because a task has one head for all runs. `character_filters` adds the character ids of words
+    to any reader. The tagger of Peters et al. also reads them.
     """
 
     method: str = setting("fine_tune", f"use this method: {', '.join(METHODS)}", choices=METHODS)
     layers: str = setting("", "read these layers of a frozen encoder, see the command `layers`")
     reader: str = setting("linear", READER)
-    pool: str = setting("mean", "pool a text's vectors in this way for a linear reader")
+    pool: str = setting("mean", "pool a text's vectors this way for a linear reader")
     learning_rates: str = setting(
         "1e-4,3e-4,1e-3,3e-3", "search these learning rates, the same for every method"
     )
@@ -132,41 +132,43 @@ class Run:
         "float32", f"train an encoder in this precision: {', '.join(POLICIES)}", choices=POLICIES
     )
     placement: str = setting(
-        "input", f"let features enter a reader there: {', '.join(PLACES)}", choices=PLACES
+        "input", f"choose where features enter a reader: {', '.join(PLACES)}", choices=PLACES
     )
     penalty: float = setting(0.0, "weight the L2 penalty of a learned mix of layers by this")
     mix_norm: bool = setting(False, "normalise each layer of a learned mix first")
     feature_dropout: float = setting(0.0, "drop this fraction of the features before a reader")
-    words: str = setting("", "let a reader also read the word vectors of this folder; '' for none")
+    words: str = setting("", "also feed a reader the word vectors of this folder; '' for none")
     units: int = setting(
         0, "give each direction of a reader N units; 0 for half the encoder's width", least=0
     )
     schedule: str = setting(
-        "linear", f"change a trained encoder's learning rate so: {', '.join(SCHEDULES)}"
+        "linear", f"schedule a trained encoder's learning rate this way: {', '.join(SCHEDULES)}"
     )
     layer_decay: float = setting(
         1.0, "multiply the learning rate by this for each lower layer of a trained encoder"
     )
     unfreeze_epochs: int = setting(0, "unfreeze one lower layer every N epochs; 0 for all at once")
-    text_pool: str = setting("", "pool a trained encoder's texts in this way; '' as its head does")
+    text_pool: str = setting("", "pool a trained encoder's texts this way; '' as its head does")
     language_model_weight: float = setting(0.0, "weight GPT's auxiliary objective by this")
     pretrained_layers: str = setting(
         "all", "keep N pre-trained layers for fine-tuning; 'all', or 0 for the embeddings only"
     )
-    bias_correction: bool = setting(False, "correct the bias of a trained encoder's AdamW, as GPT")
+    bias_correction: bool = setting(
+        False, "correct the bias of AdamW when training an encoder, as GPT does"
+    )
     lora_rank: int = setting(
-        0, "train only added matrices of rank N next to attention's; 0 for none", least=0
+        0, "train only LoRA matrices of rank N next to those of attention; 0 for none", least=0
     )
     character_filters: int = setting(
         0,
-        "let a reader read character ids through N filters (AllenNLP: 128); 0 for none",
+        "also feed a reader character ids through N filters (AllenNLP: 128); 0 for none",
     )
     accumulation_steps: int = setting(
         1, "split each batch of a trained encoder into N micro-batches"
     )
     remat: bool = setting(False, "use rematerialization in a trained Transformer, to save memory")
     document_tokens: int = setting(
-        0, "let a tagger read a document's sentences together, up to N tokens; 0 for one each",
+        0, "tag a document's sentences together, up to N tokens; 0 tags each sentence separately",
         least=0,
     )  # fmt: skip
 
@@ -179,13 +181,13 @@ class Run:
             holds, words = CONDITIONS[NEEDS[name]]
             if not holds(self):
                 raise ValueError(
-                    f"`{name}` has no effect here, it needs {words}. Received: "
+                    f"`{name}` needs {words}. Received: "
                     f"method={self.method!r}, reader={self.reader!r}, layers={self.layers!r}, "
                     f"{name}={getattr(self, name)!r}"
                 )
         if self.placement == "output" and not self.words:
             raise ValueError(
-                "With placement='output' the reader reads only word vectors: name their folder "
+                "With placement='output', the reader reads only word vectors: name their folder "
                 "in `words`, or choose placement='both'. Received: words=''"
             )
         if self.pretrained_layers != "all" and not self.pretrained_layers.lstrip("-").isdigit():
@@ -195,14 +197,14 @@ class Run:
             )
         if self.document_tokens and (self.train_limit or self.dev_limit):
             raise ValueError(
-                "`document_tokens` reads all documents: leave `train_limit` and `dev_limit` out. "
+                "`document_tokens` reads all documents: omit `train_limit` and `dev_limit`. "
                 f"Received: document_tokens={self.document_tokens}, "
                 f"train_limit={self.train_limit}, dev_limit={self.dev_limit}"
             )
         self.build(self.grid[0], 0)  # checks the other fields
 
     def _changed(self, names):
-        """Those of some settings that differ from their defaults."""
+        """Returns those of the named settings that differ from their defaults."""
         return [name for name in names if getattr(self, name) != DEFAULTS[name]]
 
     @property
@@ -211,7 +213,7 @@ class Run:
 
     @property
     def grid(self):
-        """The learning rates of the search."""
+        """Learning rates of the search."""
         try:
             rates = [float(rate) for rate in self.learning_rates.split(",")]
         except ValueError:
@@ -224,12 +226,12 @@ class Run:
         return rates
 
     def lines(self, seed):
-        """The number of lines of progress that it shows: one a trial, one at the end."""
+        """Returns the number of progress lines: one for each trial, and one at the end."""
         return 1 + (len(self.grid) if seed == 0 else 0)
 
     @property
     def name(self):
-        """The run's part of a file name: the method, and what tells its variants apart."""
+        """Part of a file name for this run: its method and the settings that distinguish it."""
         parts = [self.method]
         if self.reads_features:
             parts += [self.reader, self.layers]
@@ -241,14 +243,14 @@ class Run:
 
     @property
     def words_name(self):
-        """The name of the folder of word vectors."""
+        """Name of the folder of word vectors."""
         return Path(self.words).resolve().name if self.words else ""
 
     def to_json(self):
-        """The settings as a record holds them and its hash takes them.
+        """Returns the settings for a record and its hash.
 
-        `ALWAYS` lists what is always there; other settings are left out at their defaults. Of a
-        folder of word vectors only the name counts.
+        They always include those in `ALWAYS`, and omit others at their defaults. Only the name of
+        a folder of word vectors counts.
         """
         fields = dataclasses.asdict(self) | {"words": self.words_name}
         kept = {*ALWAYS, *self._changed(DEFAULTS)}
@@ -256,11 +258,11 @@ class Run:
 
     @classmethod
     def from_json(cls, settings):
-        """The run of a record's settings; `words` is then the name of a folder."""
+        """Creates a run from the settings of a record; its `words` is the name of a folder."""
         return cls(**settings)
 
     def build(self, learning_rate, seed):
-        """The method with one learning rate and seed."""
+        """Returns the method with this learning rate and seed."""
         common = {
             "learning_rate": learning_rate,
             "epochs": self.epochs,
@@ -285,19 +287,19 @@ class Run:
         return FeatureBased(units=self.units or None, **chosen, **common)
 
     def head(self, task):
-        """The head that solves a task under this reader."""
+        """Returns the class of the head for a task and this reader."""
         if self.reader != CRF:
             return task.head
         if task.head is not Tagger:
             raise ValueError(
-                "A CRF chooses the tags of words; texts are read by 'bilstm', 'bcn' or 'esim', "
-                f"questions by 'bidaf'. Received: reader={CRF!r} on {task.name}"
+                f"The reader {CRF!r} needs a task of tagged words: use 'bilstm', 'bcn' or 'esim' "
+                f"for texts, 'bidaf' for questions. Received: reader={CRF!r} on {task.name}"
             )
         return CRFTagger
 
 
 DEFAULTS = {field.name: field.default for field in dataclasses.fields(Run)}
-# What the settings of a run are in the JSON of its record; further keys are those of a suite.
+# Types of a run's settings in the JSON of its record; further keys belong to a suite.
 SETTINGS = {
     field.name + ("" if field.name in ALWAYS else "?"): field.type
     for field in dataclasses.fields(Run)
@@ -305,41 +307,44 @@ SETTINGS = {
 
 
 def settings_of(result):
-    """Settings that all seeds of a run share: those that change its result, data and weights."""
+    """Returns what all seeds of a run share: settings, learning rate and inputs.
+
+    `NEUTRAL` settings may differ.
+    """
     settings = {name: v for name, v in result["settings"].items() if name not in NEUTRAL}
     return settings, result.get("learning_rate"), result.get("inputs")
 
 
 def run_of(result):
-    """The name of a result's run, without `NEUTRAL` settings, which end it."""
+    """Returns the name of a result's run without its last part, the `NEUTRAL` settings."""
     fields = result["settings"]
     name = result["run"].removesuffix("-remat" if fields.get("remat") else "")
     return name.removesuffix(f"-accumulate{fields.get('accumulation_steps')}")
 
 
 def label_runs(results, label):
-    """Results with labels that tell runs apart.
+    """Gives results labels that distinguish their runs.
 
     Args:
         results: A list of results.
-        label: `label(result)`, words on a run that others may share.
+        label: `label(result)` describes the run of a result; several runs may share it.
 
     Returns:
         `[(label, result)]`. All results of one label, task and encoder are seeds of one run, each
-        seed once. Runs of one label and task get words on the settings in which they differ; the
-        runs of that label on other tasks get words on the same settings.
+        seed once. If runs of one task share a description, their labels add the settings that
+        differ. Runs with this description on other tasks add the same settings.
     """
     found, labels = {}, {}
     for result in results:
         found.setdefault((result["task"], result["encoder"], label(result)), []).append(result)
     runs = {key: _runs(same) for key, same in found.items()}
-    differing = {}  # of each encoder and label the settings in which runs of one task differ
+    differing = {}  # by encoder and label: the settings in which runs of one task differ
     for (_, *words), groups in runs.items():
         names = differing.setdefault(tuple(words), {})
         names |= dict.fromkeys(_differing(groups))
     for (_, encoder, text), groups in runs.items():
         names = differing[encoder, text]
-        if len(groups) == 1:  # whose seeds may differ in these
+        if len(groups) == 1:  # seeds of one run may differ in `NEUTRAL` settings
             names = [name for name in names if name not in NEUTRAL]
         for group in groups:
             own = DEFAULTS | group[0]["settings"]
@@ -349,11 +354,11 @@ def label_runs(results, label):
 
 
 def _runs(results):
-    """Results of one label, task and encoder by run: a list of lists, each seed once in a list."""
+    """Groups results of one label, task and encoder by run; a group holds each seed once."""
     runs, groups = {}, []
     for result in results:
         runs.setdefault(run_of(result), {}).setdefault(result["run"], []).append(result)
-    for variants in runs.values():  # of one run, by `NEUTRAL` settings
+    for variants in runs.values():  # variants of one run, by `NEUTRAL` settings
         together = [result for variant in variants.values() for result in variant]
         once = len({result["seed"] for result in together}) == len(together)
         groups += [together] if once else variants.values()
@@ -361,18 +366,18 @@ def _runs(results):
 
 
 def _differing(groups):
-    """Names of the settings in which several runs differ."""
+    """Returns the names of the settings in which several runs differ."""
     fields = [DEFAULTS | of_group[0]["settings"] for of_group in groups]
     return [
         name
         for name in dict.fromkeys(name for of_run in fields for name in of_run)
-        if name not in ("learning_rate", "method")  # found by search; said already
+        if name not in ("learning_rate", "method")  # found by search; already in the label
         and len({str(of_run.get(name)) for of_run in fields}) > 1
     ]
 
 
 def summary(results):
-    """Mean, deviation between seeds (n - 1) and number of scores."""
+    """Returns mean, standard deviation between seeds (n - 1) and number of scores."""
     scores = np.array([result["score"] for result in results])
     deviation = float(scores.std(ddof=1)) if len(scores) > 1 else float("nan")
     return float(scores.mean()), deviation, len(scores)

@@ -1,4 +1,4 @@
-"""Where a result is measured: backend, device, versions and commit; peak memory."""
+"""Environment of a measurement: backend, device, versions and commit; peak memory."""
 
 import os
 import platform
@@ -14,7 +14,7 @@ import keras_plm
 
 
 def environment():
-    """Backend, device, versions and commit: where a result was measured."""
+    """Returns backend, device, versions and commit, for the record of a measurement."""
     versions = {"keras": keras.__version__, "keras_plm": keras_plm.__version__}
     backend = keras.backend.backend()
     versions[backend] = __import__(backend).__version__
@@ -54,7 +54,7 @@ def _accelerators():
 
 
 def clone():
-    """The folder of the clone that this package is imported from, or `None`."""
+    """Returns the folder of the clone that this package is imported from, or `None`."""
     root = Path(keras_plm.__file__).parents[1]
     return root if (root / ".git").exists() else None
 
@@ -89,7 +89,7 @@ def reset_peak_memory():
 
 
 def peak_memory_mb():
-    """The largest resident size of this process, in megabytes."""
+    """Returns the peak resident size of this process, in megabytes."""
     try:
         # `getrusage` on Linux includes the process that this one was forked from.
         status = Path("/proc/self/status").read_text()
@@ -99,7 +99,7 @@ def peak_memory_mb():
 
 
 def peak_memory_of(module, *arguments):
-    """Peak memory of a new process that runs a module, start and imports included.
+    """Measures the peak memory of a new process that runs a module, with start and imports.
 
     Args:
         module: A module that this process can import. It prints `peak_memory_mb()` as the last

@@ -9,24 +9,24 @@ from keras_plm.files.arguments import check_number, check_one_of, check_whole
 
 
 def setting(default, help, models=(), **rules):  # noqa: A002
-    """A field with a default, what its flag says about it, and rules for its value.
+    """Creates a dataclass field with a default, the help of its flag and rules for its value.
 
     Args:
-        default: The default.
-        help: What the flag says, without the models.
-        models: The models that have the setting; `()` for all. The flag's help begins with them.
-        rules: What `check_settings` checks: `choices`, or bounds of a number: `least` or `above`,
-            and `most` or `below`.
+        default: Default value.
+        help: Help of the flag, without the names of models.
+        models: Models with this setting; `()` for all. The flag's help begins with them.
+        rules: Rules for `check_settings`: `choices`, or the bounds of a number: `least` or
+            `above`, and `most` or `below`.
     """
     metadata = {"help": help, "models": tuple(models), "rules": rules}
     return dataclasses.field(default=default, metadata=metadata)
 
 
 def check_settings(settings):
-    """Raises for the first field of a settings object that breaks one of its rules.
+    """Checks each field of a settings object against its rules.
 
     Raises:
-        TypeError: If a number is none, or not whole where the field is an `int`.
+        TypeError: If a value is not a number, or not a whole number in an `int` field.
         ValueError: If a value is out of its bounds, or not one of the field's choices.
     """
     for field in dataclasses.fields(settings):
@@ -40,7 +40,7 @@ def check_settings(settings):
 
 
 def help_of(field):
-    """What the flag of a `setting` says, the models that have it first."""
+    """Returns the help of a `setting`'s flag; it begins with the models of the setting."""
     models = ", ".join(field.metadata.get("models", ()))
     return (f"{models}: " if models else "") + field.metadata.get("help", "")
 
@@ -50,7 +50,7 @@ POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixe
 
 
 def policy(precision):
-    """The Keras policy of a `--precision`.
+    """Returns the Keras policy of a `--precision`.
 
     Raises:
         ValueError: If the precision is unknown.
@@ -66,12 +66,12 @@ def add_devices(parser):
     """Adds the flag `--devices`."""
     parser.add_argument(
         "--devices", default="1", metavar="N",
-        help="on how many to train, or all; torch has as many as torchrun began (default 1)",
+        help="train on N devices, or all; torch uses one per process of torchrun (default 1)",
     )  # fmt: skip
 
 
 def devices(text):
-    """The number of a flag `--devices`, `None` for all.
+    """Parses the value of `--devices`: a number, or `None` for all.
 
     Raises:
         ValueError: If it is neither "all" nor 1 or more.
@@ -79,14 +79,14 @@ def devices(text):
     if text == "all":
         return None
     if not text.isdigit() or not int(text):
-        raise ValueError(f"`--devices` is a number of 1 or more, or all. Received: {text!r}")
+        raise ValueError(f"`--devices` must be 1 or more, or all. Received: {text!r}")
     return int(text)
 
 
 def add_flags(parser, cls, names=None):
-    """Adds a flag for each field of a settings class (or for those named).
+    """Adds a flag for each field of a settings class, or only for the fields in `names`.
 
-    Flags have no default of their own, so that `from_flags` can tell what was given.
+    Flags have no default: `from_flags` can then tell which were given.
     """
     hints = typing.get_type_hints(cls)
     for field in dataclasses.fields(cls):
@@ -105,13 +105,13 @@ def add_flags(parser, cls, names=None):
 
 
 def from_flags(cls, flags, **values):
-    """A settings object from parsed flags; `values` come on top."""
+    """Creates a settings object from parsed flags; `values` override them."""
     given = {f.name: getattr(flags, f.name) for f in dataclasses.fields(cls) if f.name in flags}
     return cls(**{**given, **values})
 
 
 def named(table, name, kind):
-    """A row by its name, or an error that knows the near ones."""
+    """Returns the row of a name; the error for an unknown name suggests a similar one."""
     if name not in table:
         near = difflib.get_close_matches(name, table, n=1)
         guess = f" Did you mean {near[0]!r}?" if near else ""

@@ -1,8 +1,8 @@
-"""The jobs of a suite, done by one process or by several that share a folder of results.
+"""Jobs of a suite, for one process or for several that share a folder of results.
 
-A job is a task, an encoder and a run; each of its seeds becomes one result. Results that exist are
-not computed again, so a stopped suite resumes. Locks keep processes that share a folder from doing
-the same job; the system frees the locks of a process that died.
+A job is a task, an encoder and a run; each of its seeds gives one result. Existing results are not
+recomputed, and a stopped suite resumes. Locks keep two processes from computing the same result.
+The system frees the locks of a dead process.
 """
 
 import dataclasses
@@ -20,17 +20,17 @@ from keras_plm.experiments.runner import Runner
 from keras_plm.files.cache import cache_folder
 from keras_plm.files.disk_space import FULL
 
-WAIT = 2.0  # seconds between two looks at a job that another process does
+WAIT = 2.0  # seconds between two attempts at a job that another process holds
 
 
 @dataclasses.dataclass(frozen=True)
 class Prerequisite:
-    """An input of jobs that takes long to make: a pre-trained encoder, word vectors.
+    """An input of jobs that takes long to create: a pre-trained encoder or word vectors.
 
     Attributes:
-        name: Its name in lines of progress.
-        make: `make(progress)` makes it. It resumes where it was stopped, and does nothing if it is
-            done.
+        name: Name in lines of progress.
+        make: `make(progress)` creates the input. It resumes after a stop, and does nothing if the
+            input exists.
     """
 
     name: str
@@ -42,13 +42,13 @@ class Job:
     """A run of a suite, without its seed.
 
     Attributes:
-        task: A name in `TASKS`.
-        encoder: A folder.
+        task: Name of a task in `TASKS`.
+        encoder: Folder of an encoder.
         run: A `Run`.
-        name: The encoder's name in results; by default its folder's name.
-        needs: The `Prerequisite`s that are made first.
-        seeds: The number of seeds, unless `work` gets one for all jobs.
-        stage: Jobs of a lower stage are done first, with all their seeds.
+        name: Name of the encoder in results; by default its folder's name.
+        needs: `Prerequisite`s of the job.
+        seeds: Number of seeds, unless `work` gets a number for all jobs.
+        stage: Position in the order of jobs; lower stages run first, with all their seeds.
     """
 
     task: str
@@ -69,7 +69,7 @@ class Job:
 
 @dataclasses.dataclass(frozen=True)
 class Workspace:
-    """The folders and devices of jobs, as `Runner` takes them."""
+    """Folders and devices of jobs, with the values that `Runner` takes."""
 
     data: str
     results: str
@@ -78,16 +78,16 @@ class Workspace:
     devices: int | None = 1
 
     def path(self, job, seed):
-        """The result file of a job while it is not packed."""
+        """Returns the path of a job's result file before packing."""
         name = result_name(job.task, job.encoder_name, job.run.name, seed)
         return Path(self.results) / name
 
     def failure(self, job, seed):
-        """The file that states why a job failed."""
+        """Returns the path of the file with the error of a failed job."""
         return failure_of(self.path(job, seed))
 
     def lock(self, name):
-        """A lock that raises `Timeout` if another process holds it."""
+        """Returns a lock; acquiring it raises `Timeout` if another process holds it."""
         folder = Path(self.results) / LOCKS
         folder.mkdir(parents=True, exist_ok=True)
         return FileLock(folder / f"{name.replace('/', '_')}.lock", timeout=0)
@@ -97,12 +97,12 @@ class Workspace:
 
 
 class Worker:
-    """Does the jobs of a workspace; reads each task and encoder once.
+    """Runs the jobs of a workspace, and reads each task and encoder once.
 
     Args:
         workspace: A `Workspace`.
-        progress: Called with a line of text when something is done.
-        epoch: Called with a line of text about where training is.
+        progress: Called with a line of text after each piece of work.
+        epoch: Called with a line of text about the current epoch.
     """
 
     def __init__(self, workspace, progress, epoch=None):
@@ -110,7 +110,7 @@ class Worker:
         self._runners, self._made = {}, set()
 
     def runner(self, job):
-        """The `Runner` of a job."""
+        """Returns the `Runner` of a job."""
         key = job.task, job.encoder, job.encoder_name
         if key not in self._runners:
             workspace = self.workspace
@@ -126,10 +126,10 @@ class Worker:
         self.progress(f"{name}  {line}")
 
     def make(self, prerequisite):
-        """Makes a prerequisite that is not made yet.
+        """Creates a prerequisite unless it exists.
 
         Raises:
-            Timeout: If another process makes it.
+            Timeout: If another process is creating it.
         """
         if prerequisite not in self._made:
             with self.workspace.lock(prerequisite.name):
@@ -138,15 +138,15 @@ class Worker:
             self._made.add(prerequisite)
 
     def do(self, job, seed):
-        """Does a job that is not done, after its prerequisites.
+        """Runs a job that has no result yet, after its prerequisites.
 
         Raises:
-            Timeout: If another process does it.
+            Timeout: If another process is running the job.
         """
         for prerequisite in job.needs:
             self.make(prerequisite)
         runner, workspace = self.runner(job), self.workspace
-        if seed and runner.result(job.run, 0) is None:  # it chooses the learning rate
+        if seed and runner.result(job.run, 0) is None:  # seed 0 chooses the learning rate
             with workspace.lock_job(job, 0):
                 pass
         with workspace.lock_job(job, seed):
@@ -154,10 +154,10 @@ class Worker:
         workspace.failure(job, seed).unlink(missing_ok=True)
 
     def attempt(self, job, seed):
-        """As `do`, but returns an error and writes it to a file, so that other jobs continue.
+        """Runs a job like `do`, but writes an error to a file and returns it.
 
         Raises:
-            Timeout: If another process does it.
+            Timeout: If another process is running the job.
             OSError: If the disk is full.
         """
         try:
@@ -175,30 +175,30 @@ class Worker:
 
 
 def work(jobs, seeds=None):
-    """Jobs with their seeds by stage, then by seed: `[(job, seed)]`.
+    """Lists jobs with their seeds by stage, then by seed: `[(job, seed)]`.
 
     Args:
         jobs: A list of `Job`.
-        seeds: The number of seeds; `None` takes each job's own.
+        seeds: Number of seeds; `None` takes each job's own number.
     """
     found = [(job, seed) for job in jobs for seed in range(seeds or job.seeds)]
-    return sorted(found, key=lambda one: (one[0].stage, one[1]))  # stable: then in the order given
+    return sorted(found, key=lambda one: (one[0].stage, one[1]))  # stable: keeps the given order
 
 
 def run_jobs(jobs, workspace, seeds, progress, epoch=None, finished=None):
-    """Does the jobs that are not done yet, in the order of `work`.
+    """Runs the jobs that have no result yet, in the order of `work`.
 
-    A job that another process does is skipped, and looked at again at the end.
+    It skips a job that another process is running, and tries it again at the end.
 
     Args:
         jobs: A list of `Job`.
         workspace: A `Workspace`.
-        seeds: The number of seeds; `None` takes each job's own.
+        seeds: Number of seeds; `None` takes each job's own number.
         progress, epoch: As in `Worker`.
-        finished: Called with the number of jobs and seeds that are finished.
+        finished: Called with the number of finished pairs of job and seed.
 
     Returns:
-        `{(job, seed): error}` of those that failed.
+        `{(job, seed): error}` of the failed ones.
 
     Raises:
         OSError: If the disk is full.
@@ -210,7 +210,7 @@ def run_jobs(jobs, workspace, seeds, progress, epoch=None, finished=None):
         waiting, behind = [], total - len(todo)
         for job, seed in todo:
             try:
-                # The other seeds take the learning rate that the first chooses.
+                # Seed 0 chooses the learning rate of all seeds.
                 error = failed.get((job, 0)) or worker.attempt(job, seed)
             except Timeout:
                 waiting.append((job, seed))
@@ -227,11 +227,11 @@ def run_jobs(jobs, workspace, seeds, progress, epoch=None, finished=None):
 
 
 def check(failed, total):
-    """Raises if jobs failed: the error that all share, or their number and the first error.
+    """Raises an error if jobs failed: the common error of all jobs, or a count and the first error.
 
     Args:
-        failed: As `run_jobs` returns it.
-        total: The number of jobs and seeds.
+        failed: Result of `run_jobs`.
+        total: Number of pairs of job and seed.
     """
     if not failed:
         return
@@ -240,7 +240,7 @@ def check(failed, total):
         raise errors[0]
     (job, seed), first = next(iter(failed.items()))
     raise ValueError(
-        f"{len(failed)} of {total} jobs failed and the others are done: fix the causes, which the "
-        ".failed files next to the results state, and call again. "
+        f"{len(failed)} of {total} jobs failed and the others are done. The .failed files next to "
+        "the results state the causes: fix them, and run the command again. "
         f"Received: {job.title(seed)}: {first}"
     )

@@ -1,4 +1,4 @@
-"""The plan of a suite: its jobs, how many results exist, and how long the others may take."""
+"""Plan of a suite: its jobs, the number of existing results, and an estimate for the others."""
 
 import statistics
 from pathlib import Path
@@ -9,7 +9,7 @@ from keras_plm.experiments.jobs import Worker, work
 from keras_plm.experiments.results import SEEDS, folders_below
 from keras_plm.files.json_files import Whole, check_shape
 
-# What tells how long an epoch took.
+# Types of the keys of a result that give the duration of an epoch.
 TIMED = {
     "task": str, "encoder": str, "method": str, "seed": Whole(), "seconds": float,
     "trials": list, "counts": {"train": Whole()}, "settings": {"epochs": Whole(), "reader": str},
@@ -17,10 +17,10 @@ TIMED = {
 
 
 def measured(*folders):
-    """Seconds that one example took in one epoch, in all results below some folders.
+    """Collects the seconds per example and epoch from all results below some folders.
 
     Returns:
-        `{key: [seconds]}`; the keys describe runs more or less closely, see `_keys`.
+        `{key: [seconds]}`, with the keys of `_keys`.
     """
     found = {}
     for folder in folders:
@@ -36,17 +36,17 @@ def measured(*folders):
                     for key in _keys(*about, settings["reader"]):
                         found.setdefault(key, []).append(result["seconds"] / work)
                 except (ValueError, ZeroDivisionError):
-                    continue  # another kind of suite, or damaged: no times to estimate from
+                    continue  # a result of another kind, or a damaged one
     return found
 
 
 def _keys(task, encoder, method, reader):
-    """What tells how long a run takes, the most telling first."""
+    """Returns keys that group runs of similar duration, the most specific first."""
     return (task, encoder, method, reader), (task, method, reader), (method, reader)
 
 
 def seconds_of(job, seed, examples, known):
-    """About how long a job takes with a seed, `None` where nothing like it was measured."""
+    """Estimates the seconds of a job with one seed; `None` without a similar result."""
     run = job.run
     fits = len(run.grid) if seed == 0 else 1
     for key in _keys(job.task, job.encoder_name, run.method, run.reader):
@@ -56,16 +56,16 @@ def seconds_of(job, seed, examples, known):
 
 
 def plan(jobs, workspace, seeds, known):
-    """A table of what is to do, and its sum in words.
+    """Returns a table of the work to do, and a summary.
 
     Args:
         jobs: A list of `Job`.
         workspace: A `Workspace`.
-        seeds: How many; `None`: each job's own.
-        known: See `measured`.
+        seeds: Number of seeds; `None` takes each job's own number.
+        known: Result of `measured`.
 
     Returns:
-        `(table, words)`: a row for each job, and the sum in a sentence.
+        `(table, words)`: a row for each job, and the summary as text.
     """
     worker = Worker(workspace, lambda line: None)
     table = Table("task", "encoder")
@@ -83,7 +83,7 @@ def plan(jobs, workspace, seeds, known):
             runner = worker.runner(job)
         except (ValueError, OSError) as error:
             to_do, examples = range(wanted), job.run.train_limit or None
-            note = "encoder to be made"
+            note = "encoder missing"
             if not missing:
                 unread[job.task], note = str(error), "cannot be read, see below"
         else:
@@ -104,22 +104,22 @@ def plan(jobs, workspace, seeds, known):
     left = len(work(jobs, seeds)) - done
     counts = sorted({seeds or job.seeds for job in jobs})
     each = " or ".join(map(str, counts)) + (" seeds" if counts != [1] else " seed")
-    words = f"{len(jobs)} jobs, {each} each: {done} results are there, {left} to do"
-    words += ", fewer where results are there that cannot be read" if unread else ""
+    words = f"{len(jobs)} jobs, {each} each: {done} results exist, {left} to do"
+    words += " (fewer, if tasks that cannot be read have results)" if unread else ""
     if left > unknown:
-        words += f", in about {duration(total)} of one process, estimated from results that "
-        words += "exist, which other machines may have made"
+        words += f". They take about {duration(total)} with one process, estimated from existing "
+        words += "results, perhaps of other machines"
     if unknown:
-        words += f"; nothing like {unknown} of them was measured"
+        words += f". {unknown} of them have no estimate"
     if prerequisites and left:
-        words += f". Made first where missing, not counted: {', '.join(prerequisites)}"
+        words += f". Created first if missing, not counted: {', '.join(prerequisites)}"
     for task, why in unread.items():
-        words += f"\n{task}, whose results are not known: {why}"
+        words += f"\n{task} cannot be read, its results are not known: {why}"
     return table, words
 
 
 def duration(seconds):
-    """Seconds in words, in a unit that suits them."""
+    """Formats seconds in a suitable unit."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)

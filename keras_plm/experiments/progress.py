@@ -13,12 +13,12 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-# Without markup: `[x]` in a name of a file is text.
+# Without markup: `[x]` in a file name is plain text.
 console = Console(highlight=False, soft_wrap=True, markup=False)
 
 
 def silence_ahead(what):
-    """Says on the error stream what takes long and shows nothing till its end."""
+    """Announces slow work without other output, on the error stream."""
     Console(stderr=True, highlight=False, soft_wrap=True, markup=False).print(f"{what} ...")
 
 
@@ -27,7 +27,7 @@ def _text(form):
 
 
 def now_and_then(say, seconds=30):
-    """`say` for what would be too many lines: heard is one in so many seconds, the first later."""
+    """Limits `say` to one line per `seconds`; the first interval prints nothing."""
     last = [time.monotonic()]
 
     def told(line):
@@ -43,9 +43,10 @@ def progress_bar(description, total, unit=None):
     """Yields `advance(line, done=None)`, which shows a line and moves the bar.
 
     Args:
-        description: What is done.
-        total: How much there is to do.
-        unit: If True, show how many of how many.
+        description: Name of the work.
+        total: Amount of work.
+        unit: If True, each call advances the bar by 1, and the bar shows the count. Otherwise
+            `done` sets the bar.
     """
     if not console.is_terminal:
 
@@ -72,9 +73,9 @@ def progress_bar(description, total, unit=None):
 
 @contextlib.contextmanager
 def jobs_view(description, total):
-    """Yields `(progress, epoch, finished)` for `jobs.run_jobs`: lines, and below them one bar.
+    """Yields `(progress, epoch, finished)` for `jobs.run_jobs`: lines, and one bar below them.
 
-    In a log there are lines alone, of epochs one in half a minute.
+    A log has only lines, with at most one line of `epoch` in 30 seconds.
     """
     if not console.is_terminal:
         yield console.print, now_and_then(console.print), None
@@ -91,7 +92,7 @@ def jobs_view(description, total):
 
 
 def held_out_line(when, losses):
-    """One line about held-out text."""
+    """Formats the losses of held-out text as one line."""
     words = []
     for name, value in losses.items():
         number = f"{value:.1%}" if name == "unknown" else f"{value:.3f}"
@@ -101,10 +102,10 @@ def held_out_line(when, losses):
 
 
 def pretraining_line(entry, steps):
-    """One line about a stretch of pre-training."""
+    """Formats a log entry of pre-training as one line."""
     words = [f"step {entry['step']}/{steps}", f"loss {entry['loss']:.3f}"]
     if "masked_lm_accuracy" in entry:
-        words.append(f"masked words right {entry['masked_lm_accuracy']:.1%}")
+        words.append(f"masked-LM accuracy {entry['masked_lm_accuracy']:.1%}")
     if "perplexity" in entry and "forward_perplexity" not in entry:
         words.append(f"perplexity {entry['perplexity']:.1f}")
     if "forward_perplexity" in entry:

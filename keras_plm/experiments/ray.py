@@ -1,4 +1,4 @@
-"""The jobs of a suite as tasks of a Ray cluster, whose machines share the folders."""
+"""Jobs of a suite as tasks of a Ray cluster; its machines share the folders."""
 
 import os
 import time
@@ -8,11 +8,11 @@ from filelock import Timeout
 
 from keras_plm.experiments.jobs import WAIT, Worker, work
 
-_WORKERS = {}  # of this process, by workspace
+_WORKERS = {}  # workers of this process by workspace
 
 
 def _worker(workspace):
-    """The worker of this process for a workspace; it keeps what it has read."""
+    """Returns the worker of this process for a workspace; it caches tasks and encoders."""
     if workspace not in _WORKERS:
         lines = []
         worker = Worker(workspace, lines.append)
@@ -22,7 +22,7 @@ def _worker(workspace):
 
 
 def _until_free(action, *arguments):
-    """Calls an action as soon as no other process is at the same."""
+    """Calls an action, and waits while another process holds its lock."""
     while True:
         try:
             return action(*arguments)
@@ -34,13 +34,13 @@ def _make(workspace, prerequisite):
     worker = _worker(workspace)
     try:
         _until_free(worker.make, prerequisite)
-    except Exception as error:  # the jobs that need it report it
+    except Exception as error:  # reported by the jobs that need the prerequisite
         return _said(worker), str(error)
     return _said(worker), None
 
 
 def _do(workspace, job, seed, *before):
-    """Does a job after its prerequisites; gives the lines it said, and its error in words."""
+    """Runs a job after its prerequisites; returns its lines of progress and its error as text."""
     wrong = next((error for _, error in before if error is not None), None)
     if wrong is not None:
         return [], wrong
@@ -56,16 +56,16 @@ def _said(worker):
 
 
 def run_on_ray(jobs, workspace, seeds, progress, finished=None, address="auto", cpus=1.0, gpus=0.0):
-    """As `jobs.run_jobs`, each job with a seed as a Ray task.
+    """Runs jobs like `jobs.run_jobs`, with a Ray task for each pair of job and seed.
 
     Args:
-        jobs, workspace, seeds, progress, finished: As there. Every machine of the cluster sees the
-            workspace's folders, and this program's, under the same names.
-        address: Of a cluster; `"auto"` is the one of this machine, `"local"` begins one here.
-        cpus, gpus: That a task takes; a part of a GPU is shared by several.
+        jobs, workspace, seeds, progress, finished: As in `jobs.run_jobs`. All machines of the
+            cluster must see the folders of the workspace and of this program under the same paths.
+        address: Address of a cluster; `"auto"` is the one of this machine, `"local"` starts one.
+        cpus, gpus: Number for each task; with a fraction, several tasks share a GPU.
 
     Returns:
-        `{(job, seed): error}` of those that failed.
+        `{(job, seed): error}` of the failed ones.
 
     Raises:
         ImportError: If Ray is not installed.
@@ -97,7 +97,7 @@ def run_on_ray(jobs, workspace, seeds, progress, finished=None, address="auto", 
         }
         asked = {reference: (job, 0) for job, reference in first.items()}
         for job, seed in work(jobs, seeds):
-            if seed:  # the first chooses the rate
+            if seed:  # seed 0 chooses the learning rate
                 asked[do.remote(workspace, job, seed, first[job])] = job, seed
         left, failed = [*made.values(), *asked], {}
         while left:

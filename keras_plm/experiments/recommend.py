@@ -1,4 +1,4 @@
-"""Which layers of an encoder suit a task, and is fine-tuning worth it: the answer of `layers`."""
+"""Recommendation of the command `layers`: layers of an encoder for a task, or fine-tuning."""
 
 import dataclasses
 
@@ -8,18 +8,18 @@ from keras_plm.experiments.config import summary
 from keras_plm.experiments.plan import duration
 from keras_plm.experiments.statistics import Difference, difference, resampled
 
-LEAST = 0.1  # seconds of a fit, as results round them
+LEAST = 0.1  # seconds of a fit: results round to this unit
 
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """All seeds of a run.
+    """Results of all seeds of a run.
 
     Attributes:
-        name: Of the layers, or "fine-tuned".
-        results: As the result files hold them.
-        kind, parts: What each example adds to the first metric: a key of `SCORES`, and an
-            array (seeds, examples, sums); `None` if it was not kept.
+        name: Name of the layers, or "fine-tuned".
+        results: A `Record` for each seed.
+        kind, parts: Contributions of the examples to the first metric: a key of `SCORES`, and an
+            array (seeds, examples, sums); `None` if they were not stored.
     """
 
     name: str
@@ -29,12 +29,12 @@ class Choice:
 
     @classmethod
     def read(cls, name, results, kept):
-        """A choice with what its examples add.
+        """Creates a choice with the contributions of its examples.
 
         Args:
-            name: Its name.
+            name: Name of the choice.
             results: A `Record` for each seed.
-            kept: `ResultFolder.examples` of each.
+            kept: Result of `ResultFolder.examples` for each seed.
         """
         metric = next(iter(results[0]["metrics"]))
         if any(found is None or metric not in found for found in kept):
@@ -44,18 +44,18 @@ class Choice:
 
     @property
     def dev_score(self):
-        """The mean score on the dev set."""
+        """Mean score on the dev set."""
         return float(np.mean([result["dev_score"] for result in self.results]))
 
     @property
     def seconds(self):
-        """The median of the seeds; of the first, which searched the rates, one trial's share."""
+        """Median seconds of one training; those of seed 0 are divided by its number of trials."""
         return float(np.median([
             r["seconds"] / (len(r["trials"]) if r["seed"] == 0 else 1) for r in self.results
         ]))  # fmt: skip
 
     def above(self, other):
-        """The `Difference` to another choice, `None` if examples were not kept."""
+        """Returns the `Difference` to another choice; `None` if examples were not stored."""
         if (
             self.parts is None
             or other.parts is None
@@ -66,15 +66,15 @@ class Choice:
 
 
 def resampled_scores(choices, resamples=10_000):
-    """`statistics.resampled` of each choice; choices of as many examples share their draws.
+    """Resamples the scores of each choice; choices with equally many examples share their draws.
 
     Args:
         choices: A list of `Choice`.
         resamples: R, the number of draws.
 
     Returns:
-        An array (1 + R, S) of each choice for `statistics.contrast_of`, `None` of one whose
-        examples were not kept.
+        A list for `statistics.contrast_of`: an array (1 + R, S) for each choice, or `None` for a
+        choice without stored examples.
     """
     alike, found = {}, [None] * len(choices)
     for place, choice in enumerate(choices):
@@ -90,17 +90,17 @@ def resampled_scores(choices, resamples=10_000):
 
 
 def ranked(choices):
-    """Choices by their mean score on the dev set, the best first.
+    """Sorts choices by their mean score on the dev set, the best first.
 
-    The evaluation split does not rank them, so the first one's score there is not a best of many.
+    The evaluation split does not rank them: the first one's score there is not a best of many.
     """
     return sorted(choices, key=lambda choice: -choice.dev_score)
 
 
 def markdown(choices, tuned=None):
-    """A table of choices, the best first, each compared with the best; then fine-tuning.
+    """Formats choices as a table, the best first, each compared with the best; then fine-tuning.
 
-    Names are those that `--layers` takes.
+    The names are values of `--layers`.
 
     Args:
         choices: `Choice`s of layers.
@@ -129,10 +129,10 @@ def markdown(choices, tuned=None):
 
 
 def edges(choices):
-    """A sentence on searches whose best learning rate is the largest or smallest; "" for none.
+    """Advises on searches that chose their largest or smallest learning rate; "" if none did.
 
     Args:
-        choices: `Choice`s, of layers or of fine-tuning.
+        choices: `Choice`s of layers or of fine-tuning.
     """
     sentences = []
     for end, word in ((max, "largest"), (min, "smallest")):
@@ -153,7 +153,7 @@ def _is_at(choice, end):
 
 
 def recommendation(frozen, tuned=None):
-    """Sentences on which layers to use, and whether fine-tuning is better.
+    """Returns sentences on the layers to use, and on whether fine-tuning is better.
 
     Args:
         frozen: `Choice`s of layers.
@@ -175,7 +175,7 @@ def recommendation(frozen, tuned=None):
     if tuned is None:
         return words
     taken = duration(tuned.seconds)
-    cost = f"{taken} for one training, next to less than {LEAST} s"
+    cost = f"{taken} for one training, compared with less than {LEAST} s"
     if best.seconds >= LEAST:
         cost = f"{tuned.seconds / best.seconds:.1f} times the cost of one training ({taken})"
     apart: Difference | None = tuned.above(best)

@@ -1,6 +1,6 @@
-"""How sure a difference of two methods is: resampling of seeds and of examples.
+"""Uncertainty of differences between methods: resampling of seeds and of examples.
 
-Every score here is a function of sums over examples, so that a score of resampled examples takes
+Every score here is a function of sums over examples. The scores of resampled examples then take
 one product of matrices and no predictions.
 
 Shapes: S seeds, N examples, k sums, R resamples.
@@ -56,7 +56,7 @@ def _cells(y_true, y_pred):
 
 def _products(x, y):
     x, y = np.asarray(x, "float64"), np.asarray(y, "float64")
-    x, y = x - x.mean(), y - y.mean()  # which changes no correlation
+    x, y = x - x.mean(), y - y.mean()  # changes no correlation
     return np.stack([np.ones(len(x)), x, y, x * x, y * y, x * y], axis=1)
 
 
@@ -91,14 +91,14 @@ def _of_products(sums):
     return _ratio(n * xy - x * y, np.sqrt(np.maximum(below, 0)))
 
 
-# Of a kind: the score of sums (..., k).
+# Each kind: its score as a function of sums (..., k).
 SCORES = {
     "mean": lambda sums: _ratio(sums[..., 0], sums[..., 1]),
     "f1": lambda sums: _ratio(2 * sums[..., 0], sums[..., 1] + sums[..., 2]),
     "matthews": _of_cells,
     "correlation": _of_products,
 }
-# Of a metric: its kind, and what an example adds to its sums.
+# Each metric: its kind, and a function for the terms that each example adds to its sums.
 METRICS = {
     metrics.accuracy: ("mean", _equal),
     metrics.word_accuracy: ("mean", _words),
@@ -113,17 +113,17 @@ METRICS = {
 
 
 def summands(metric, y_true, y_pred):
-    """Each example's terms of the sums from which a metric is computed.
+    """Returns the terms that each example adds to the sums of a metric.
 
-    Spearman's correlation uses the ranks among all examples, also where some are left out.
+    Spearman's correlation uses the ranks among all examples, also in resamples.
 
     Args:
         metric: A function of `keras_plm.metrics`, or a partial one.
-        y_true, y_pred: As it takes them.
+        y_true, y_pred: Arguments of the metric.
 
     Returns:
-        `(kind, parts)`: a key of `SCORES`, and an array (N, k), for which
-        `SCORES[kind](parts.sum(0))` is the metric; or `None` for other functions.
+        `(kind, parts)`: a key of `SCORES`, and an array (N, k); `SCORES[kind](parts.sum(0))` is
+        the metric. `None` for other functions.
     """
     partial = isinstance(metric, functools.partial)
     known = METRICS.get(metric.func if partial else metric)
@@ -135,13 +135,13 @@ def summands(metric, y_true, y_pred):
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """How much more one method scores than another.
+    """Difference of the scores of two methods.
 
     Attributes:
-        mean: Of all seeds and examples.
-        low, high: Where 95 of 100 resampled differences lie.
-        p: Two-sided: twice the share of resampled differences on the other side of 0.
-        seeds: Of each of the two.
+        mean: Difference over all seeds and examples.
+        low, high: Ends of the interval of 95 % of the resampled differences.
+        p: Two-sided p: twice the fraction of resampled differences on the other side of 0.
+        seeds: Number of seeds of each method.
     """
 
     mean: float
@@ -155,45 +155,46 @@ class Difference:
 
 
 def difference(kind, first, second, resamples=10_000, seed=0, few_seeds=True):
-    """The difference of two methods' scores on the same examples, by a hierarchical bootstrap.
+    """Estimates the difference of two methods on the same examples, by a hierarchical bootstrap.
 
-    A resample draws examples, the same for both methods, and seeds of each, all with replacement;
-    a method's score is the mean of its drawn seeds'.
+    A resample draws examples, the same for both methods, and seeds of each method, all with
+    replacement. The score of a method is the mean over its drawn seeds.
 
     Args:
         kind: A key of `SCORES`.
         first, second: Arrays (S, N, k), see `summands`; S may differ.
-        resamples: R.
-        seed: Of the resampling.
-        few_seeds: If True, as wide as few seeds ask for, see `contrast`.
+        resamples: R, the number of resamples.
+        seed: Seed of the resampling.
+        few_seeds: If True, widen the interval for few seeds, see `contrast`.
 
     Returns:
         A `Difference`.
 
     Raises:
-        ValueError: If the two are not of the same examples.
+        ValueError: If the arrays are not of the same examples.
     """
     return contrast(kind, [(1, first), (-1, second)], resamples, seed, few_seeds)
 
 
 def contrast(kind, terms, resamples=10_000, seed=0, few_seeds=True):
-    """A sum of several methods' scores, each with a sign, by the bootstrap of `difference`.
+    """Estimates a sum of several methods' scores with signs, by the bootstrap of `difference`.
 
-    Few seeds drawn with replacement spread too little, S of them by 1/S of their variance, and as
-    if that were known: of two equal methods with three seeds each, where seeds are all that
-    differs, the plain bootstrap tells one pair in six apart. So what the choice of seeds adds to a
-    resample is taken times the root of S / (S - 1), and over that of a variance drawn as Student's
-    t has it, with the degrees of freedom of all methods together: one in seventeen, and fewer where
-    examples count too (Hesterberg 2015, The American Statistician 69, of intervals too narrow). To
-    draw both examples and seeds errs to the safe side (Owen 2007, The pigeonhole bootstrap, Annals
-    of Applied Statistics 1).
+    Few seeds, drawn with replacement, spread too little: S seeds lose 1/S of their variance, and
+    the bootstrap treats the variance as known. Take pairs of equal methods with three seeds each,
+    which differ only by seed: the plain bootstrap separates one pair in six. `few_seeds` corrects
+    the part of a resample that comes from the choice of seeds. It multiplies this part by the root
+    of S / (S - 1). It then divides by the root of a random variance, as in Student's t, with the
+    degrees of freedom of all methods together. The bootstrap then separates one pair in seventeen,
+    and fewer if examples also vary (Hesterberg 2015, The American Statistician 69, on narrow
+    intervals). Drawing both examples and seeds is conservative (Owen 2007, The pigeonhole
+    bootstrap, Annals of Applied Statistics 1).
 
     Args:
         terms: Pairs of a sign, 1 or -1, and an array (S, N, k).
-        kind, resamples, seed, few_seeds: As of `difference`.
+        kind, resamples, seed, few_seeds: As in `difference`.
 
     Returns:
-        A `Difference`, its `seeds` those of each term.
+        A `Difference`; its `seeds` has a number for each term.
 
     Raises:
         ValueError: If the arrays are not of the same examples.
@@ -205,7 +206,7 @@ def contrast(kind, terms, resamples=10_000, seed=0, few_seeds=True):
         or len({shape[1:] for shape in shapes}) > 1
     ):
         raise ValueError(
-            "Methods are compared on the same examples: give (seeds, examples, sums) of each. "
+            "Methods must have the same examples: give an array (seeds, examples, sums) for each. "
             f"Received: {' and '.join(map(str, shapes))}"
         )
     ends = np.cumsum([len(of_term) for of_term in parts])[:-1]
@@ -215,13 +216,15 @@ def contrast(kind, terms, resamples=10_000, seed=0, few_seeds=True):
 
 
 def resampled(kind, parts, resamples=10_000, seed=0):
-    """Scores of all examples, then of resampled ones, the same for any number of seeds or methods.
+    """Computes the scores of all examples, then of resampled examples.
+
+    The draws are the same for any number of seeds or methods.
 
     Args:
         kind: A key of `SCORES`.
         parts: (S, N, k), see `summands`.
-        resamples: R.
-        seed: Of the resampling.
+        resamples: R, the number of resamples.
+        seed: Seed of the resampling.
 
     Returns:
         (1 + R, S).
@@ -240,7 +243,10 @@ def resampled(kind, parts, resamples=10_000, seed=0):
 
 
 def contrast_of(terms, seed=0, few_seeds=True):
-    """As `contrast`, of pairs of a sign and what `resampled` gave of the same examples."""
+    """Computes a `contrast` from pairs of a sign and a result of `resampled`.
+
+    All results must come from the same examples.
+    """
     rng = np.random.default_rng([seed, 1])
     seeds, resamples = [scores.shape[1] for _, scores in terms], len(terms[0][1]) - 1
     free = sum(seeds) - len(seeds)
@@ -257,14 +263,14 @@ def contrast_of(terms, seed=0, few_seeds=True):
             beside *= wide * np.sqrt(s / (s - 1))
         found += sign * (middle + beside)
     low, high = np.quantile(found, [0.025, 0.975])
-    # A resample more on each side, so that no p is 0: Davison and Hinkley 1997, section 4.2.
+    # One more resample on each side keeps p above 0: Davison and Hinkley 1997, section 4.2.
     sides = np.sum(found <= 0) + 1, np.sum(found >= 0) + 1
     p = min(1.0, 2 * min(sides) / (resamples + 1))
     return Difference(float(mean), float(low), float(high), float(p), tuple(seeds))
 
 
 def holm(values):
-    """p values adjusted for their number, Holm 1979: none below what a lower one is adjusted to."""
+    """Adjusts p values for multiple comparisons (Holm 1979), and keeps their order."""
     values = np.asarray(values, "float64")
     order = np.argsort(values, kind="stable")
     factors = np.arange(len(values), 0, -1)

@@ -1,4 +1,4 @@
-"""Published orderings: the rows, and what their verdicts say of planted results."""
+"""Published orderings: the rows, and their verdicts on planted results."""
 
 import dataclasses
 import json
@@ -32,7 +32,7 @@ from keras_plm.transfer import LAYER_CHOICES
 from tests import ROOT
 
 pytestmark = pytest.mark.backend_neutral
-# Of suites that read no task of `TASKS`; senses are of a tagged text of the user's.
+# Tasks of suites that use no task of `TASKS`. Senses come from the user's tagged text.
 OWN = {"seq2seq": "multi30k_en_de", "word_vectors": "word_vectors", "language_models": "wikitext2",
        "elmo_intrinsic": "semcor"}  # fmt: skip
 READERS = (
@@ -53,7 +53,7 @@ def claim(better="a", worse="b", source="a paper, table 1", name="", task="sst5"
 
 
 def plant(root, name, right, examples=True, hash="h", task="sst5", **fields):
-    """Results of an encoder of that name: `right` (S, N), the answers that were right."""
+    """Writes results of an encoder of this name; `right` (S, N) marks the correct answers."""
     run = Run(**{"method": "features", "layers": "last", **fields})
     for seed, of_seed in enumerate(np.asarray(right, float)):
         path = Path(root) / "first" / task / f"{name}.{run.name}.seed{seed}.json"
@@ -73,7 +73,7 @@ def plant(root, name, right, examples=True, hash="h", task="sst5", **fields):
 
 
 def answers(share, seeds=3, count=300, seed=0, deviation=0.0):
-    """Correct answers to the same questions. Some questions are hard, and seeds may differ."""
+    """Draws which answers are correct. Some questions are hard, and seeds may differ."""
     rng = np.random.default_rng(seed)
     hard = np.random.default_rng(12345).normal(0, 0.2, count)
     shares = share + deviation * rng.normal(size=seeds)
@@ -86,14 +86,14 @@ def judged(root, *claims, **options):
 
 
 def refused(root):
-    """Why the results of the one claim were not read."""
+    """Returns the reason why the results of the only claim were not read."""
     (row,) = judged(root)
     assert row["verdict"] == "not run" and row["left_out"] in row["note"]
     return row["left_out"]
 
 
 def scored(root, name, scores, **fields):
-    """Results without examples, with these scores in points."""
+    """Writes results with these scores, in points, and without examples."""
     path = plant(root, name, np.zeros((len(scores), 300)), examples=False, **fields)
     for seed, score in enumerate(scores):
         path = path.with_name(f"{path.name.partition('.seed')[0]}.seed{seed}.json")
@@ -121,7 +121,7 @@ class TestRows:
                     assert arm.encoder and "method" in arm.fields, claim.name
                     fields = {n: v for n, v in arm.fields.items() if v is not ANY}
                     if fields.get("reader", "linear") in READERS:
-                        Run(**fields)  # says what does not go together
+                        Run(**fields)  # raises for settings that do not go together
                 else:
                     assert not arm.encoder and not arm.fields, claim.name
 
@@ -144,7 +144,7 @@ class TestRows:
                         assert arm.fields.get("method") == method, arm.label
 
     def test_published_tables_are_whole(self):
-        """Copied figures against a second copy of some rows of the papers."""
+        """Compares the figures with a second copy of some rows of the papers."""
         figures = {name: claim.published for name, claim in CLAIMS.items()}
         assert figures["elmo-t2-last-baseline-snli"] == (89.1, 88.1)
         assert figures["elmo-t3-both-mix-squad"] == (85.6, 85.1)
@@ -187,9 +187,9 @@ class TestPlanted:
 
     @pytest.mark.full
     def test_what_could_have_been_seen_is_seen_four_times_of_five(self, tmp_path):
-        """With a planted difference of that size, over repetitions."""
+        """Plants the smallest detectable difference many times."""
         claims = [claim(f"a{i}", f"b{i}", f"paper {i}, table 1") for i in range(40)]
-        size = 0.0  # first to learn what could be seen, then of that size
+        size = 0.0  # the first pass finds the detectable size, the second one plants it
         for _ in range(2):
             for i in range(40):
                 plant(tmp_path, f"a{i}", answers(0.4 + size, 3, 200, 2 * i, 0.03))
@@ -200,7 +200,7 @@ class TestPlanted:
 
     @pytest.mark.full
     def test_of_equal_methods_few_are_told_apart(self, tmp_path):
-        """Five in a hundred at most, as nearly as 80 repetitions show, whatever seeds do."""
+        """Equal methods differ significantly in at most about 5 % of 80 repetitions."""
         for deviation, most in ((0.0, 5), (0.06, 9)):
             root, claims = tmp_path / str(deviation), []
             for i in range(80):
@@ -294,7 +294,7 @@ class TestSeedsAlone:
         assert found["verdict"] == "not separable" and found["p"] > 0.5
 
     def test_of_equal_methods_few_are_described_as_different(self):
-        """Up to one pair in twenty, as the text says."""
+        """At most one pair in twenty, as the rules state."""
         rng, told = np.random.default_rng(0), 0
         from scipy.stats import ttest_ind
 
@@ -340,9 +340,9 @@ class TestFiles:
             Results(tmp_path).runs(loose)
 
     @pytest.mark.parametrize("text,message", [
-        ("{", "b.features-linear-last.seed2.json is no whole result file"),
-        ("[1]", "seed2.json: This is no result of a run.*must hold an object. Received: a list"),
-        ('{"task": "sst5"}', "seed2.json: This is no result of a run.*`encoder` must be text"),
+        ("{", "b.features-linear-last.seed2.json is not a complete result file"),
+        ("[1]", "seed2.json: not the result of a run.*must hold an object. Received: a list"),
+        ('{"task": "sst5"}', "seed2.json: This is not the result of a run.*`encoder` must be text"),
     ])  # fmt: skip
     def test_damaged_and_foreign_files_are_named(self, tmp_path, text, message):
         self.both(tmp_path).write_text(text)
@@ -357,15 +357,15 @@ class TestFiles:
         next((tmp_path / "first" / "snli").glob("*.json")).write_text("{")
         one, two = judged(tmp_path, claim(), other)
         assert one == alone and not one["left_out"]
-        assert two["verdict"] == "not run" and "is no whole result file" in two["left_out"]
+        assert two["verdict"] == "not run" and "is not a complete result file" in two["left_out"]
         (tmp_path / "first" / "hello.json").write_text('{"hello": 1}')
         assert main(["claims", "--results", str(tmp_path), "--resamples", "1000"]) == 0
-        assert "hello.json: no file of the harness" in capsys.readouterr().err
+        assert "hello.json: skipped: files of the harness" in capsys.readouterr().err
         write_json(tmp_path / "gpt" / "zero_shot" / "gpt_mini.step_000000.json", {"step": 0})
         assert main(["claims", "--results", str(tmp_path), "--resamples", "1000"]) == 0
         assert "read as not run" in capsys.readouterr().err
         flags = ["--docs", "--results", str(tmp_path), "--resamples", "1000"]
-        assert main(["claims", *flags]) == 2  # the page stays as it is
+        assert main(["claims", *flags]) == 2  # the page does not change
         assert "Pages show only verdicts of complete results" in capsys.readouterr().err
 
     def test_scores_that_are_none_are_named(self, tmp_path):
@@ -376,7 +376,7 @@ class TestFiles:
             assert re.search("seed2.json must hold a finite score of 'b'", refused(tmp_path))
         write_json(path, result | {"seed": "2"})
         assert re.search(
-            "seed2.json: This is no result of a run.*`seed` must be a whole number",
+            "seed2.json: This is not the result of a run.*`seed` must be a whole number",
             refused(tmp_path),
         )
 
@@ -384,7 +384,7 @@ class TestFiles:
         path = self.both(tmp_path)
         copied = path.with_name("copy.seed2.json")
         copied.write_text(path.read_text())
-        assert judged(tmp_path)[0]["seeds"] == (3, 3)  # the same twice is once
+        assert judged(tmp_path)[0]["seeds"] == (3, 3)  # two equal results count once
         result = json.loads(path.read_text())
         write_json(copied, result | {"metrics": {"accuracy": 0.1}})
         assert re.search("seed disagree: remove one.*'b' on sst5.*copy.seed2", refused(tmp_path))

@@ -74,7 +74,7 @@ def test_is_pretrained_and_goes_on(model, corpus, tmp_path, capsys):
               str(second), "--tokens", "128", "--tokens-per-batch", "64", "--max-length",
               "16"]  # fmt: skip
     assert main(onward) == 0
-    assert "begins anew" not in capsys.readouterr().out
+    assert "random weights" not in capsys.readouterr().out
 
 
 def test_settings_of_gpt():
@@ -232,7 +232,7 @@ def test_names_of_runs():
 
 @pytest.fixture(scope="module")
 def data_folder(tmp_path_factory):
-    """All that the suites read, as small as can be."""
+    """A minimal data folder for the suites."""
     root, rng = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
     words = "a cat sat on the mat and ran to two dogs".split()
 
@@ -299,7 +299,7 @@ def test_zero_shot_reads_every_snapshot(run, corpus, tmp_path):
 
 
 class TestHeuristics:
-    """A model that has learned to repeat a word and nothing else."""
+    """Tests with a model that has only learned to repeat a word."""
 
     @pytest.fixture
     def lm(self):
@@ -379,7 +379,7 @@ def test_encoders_stand_side_by_side(corpus, data_folder, tmp_path, monkeypatch,
     encoder, tokenizer = keras_plm.load(weights / "gpt")
     pieces = sum(len(tokenizer.tokenize(line)) for line in lines)
     assert first["tokens_per_word"] == pytest.approx(pieces / words)
-    # Three products of each weight, and of the positions in the row.
+    # Three products for each weight, and for the positions in the row.
     d, v = 8, encoder.vocabulary_size
     forward = 2 * (4 * d * d + 2 * d * 32) + 4 * 16 * d + 2 * v * d
     assert first["flop"] == 3 * forward * 512

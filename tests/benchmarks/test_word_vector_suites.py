@@ -35,7 +35,7 @@ def sentences(count=400, seed=0):
 
 @pytest.fixture
 def data_folder(tmp_path):
-    """A data folder with all that the suites read, as small as can be."""
+    """A minimal data folder for the suites."""
     folder = tmp_path / "data"
     for name in ("books", "word_similarity", "wikitext-2"):
         (folder / name).mkdir(parents=True)
@@ -64,7 +64,7 @@ def test_settings_know_their_kind():
     for wrong, match in (
         ({"kind": "lsa"}, "`kind` must be one of"),
         ({"by": "me"}, "`by` must be one of"),
-        ({"kind": "glove", "by": "gensim"}, "gensim trains no GloVe"),
+        ({"kind": "glove", "by": "gensim"}, "GloVe must be trained by 'keras_plm'"),
         ({"dim": 0}, "`dim` must be a whole number, above 0"),
         ({"epochs": -1}, "`epochs` must be a whole number, 0 or more"),
     ):
@@ -79,12 +79,12 @@ def test_text_without_rare_words(data_folder, tmp_path):
     ids, words = runner.text(Vectors())
     assert set(words.vocabulary[3:]) == {"the", ".", *ANIMALS, *FOODS}
     assert [words.vocabulary[i] for i in ids[-4:]] == ["[UNK]", "[UNK]", "cat", "[EOS]"]
-    again = VectorTrainer(files, tmp_path / "work", progress=pytest.fail)  # reads no file anew
+    again = VectorTrainer(files, tmp_path / "work", progress=pytest.fail)  # rereads no file
     assert (again.text(Vectors())[0] == ids).all()
     assert len(again.text(Vectors(limit=50))[0]) == 50
     assert list(Sentences(ids, words))[-1] == ["cat"]
     assert len(Sentences(ids, words)) == 401
-    with pytest.raises(ValueError, match="occurs so often"):
+    with pytest.raises(ValueError, match="of the most frequent word"):
         runner.text(Vectors(min_count=10_000))
 
 
@@ -99,7 +99,7 @@ def test_every_kind_is_trained_and_scored(kind, data_folder, tmp_path, monkeypat
     result = json.loads(path.read_text())
     assert result["scores"]["similarity"]["MEN"]["missing"] == 1
     assert result["words_per_second"] > 0 and result["tokens"] == 4 * 400 * 9
-    assert result["metrics"]["MEN"] > 0.5  # animals are with animals
+    assert result["metrics"]["MEN"] > 0.5  # animals are close to animals
     before = path.read_bytes()
     word_vectors.run_vectors([settings], data_folder, tmp_path / "out", 1, said.append)
     assert path.read_bytes() == before
@@ -134,7 +134,7 @@ def test_language_models(data_folder, tmp_path, monkeypatch):
     unigram = counts / counts.sum()
     found = read["ngram1.mle.seed0.json"]["metrics"]["perplexity_valid"]
     assert found == pytest.approx(np.exp(-np.log(unigram[ids]).mean()))
-    # Blank lines end sentences too, and <unk> of the text is the unknown word.
+    # Blank lines also end sentences, and <unk> in the text is the unknown word.
     assert (ids == runner.words.end_id).sum() == 59
     assert (ids == runner.words.unk_id).sum() == 30
     mixtures = read["nnlm3.hidden8.seed0.json"]["mixtures"]
@@ -159,12 +159,12 @@ def test_command_makes_an_encoder(data_folder, tmp_path, monkeypatch, capsys):
     )
     shown = capsys.readouterr().out
     assert "cat: " in shown and "10 words, 8 wide" in shown
-    # The same settings on another text are another training, not the state of the first.
+    # The same settings on another text are a new training.
     other = tmp_path / "other.txt"
     other.write_text("\n".join(sentences(seed=5)).upper().replace("CAT", "LYNX") + "\n")
     assert main(["word-vectors", "--corpus", str(other), "--out", "other", *options]) == 0
     assert "lynx" in keras_plm.load("other")[0].words
-    assert not list(cache_folder("training").glob("skip_gram*"))  # finished ones leave nothing
+    assert not list(cache_folder("training").glob("skip_gram*"))  # finished training leaves nothing
     first = keras_plm.load("mine")[0].vectors
     assert not np.allclose(keras_plm.load("other")[0].vectors, first)
     encoder, tokenizer = keras_plm.load("mine")

@@ -1,4 +1,4 @@
-"""Callbacks of a pre-training run: its log, its stop, snapshots of the encoder."""
+"""Callbacks of a pre-training run: log, stop and snapshots of the encoder."""
 
 import json
 import signal
@@ -16,12 +16,12 @@ from keras_plm.training.stopping import StopRequest
 
 
 def snapshot_name(step):
-    """Name of the folder that holds the encoder after a step."""
+    """Returns the name of the folder that holds the encoder after a step."""
     return f"step_{step:06d}"
 
 
 class Snapshots(keras.callbacks.Callback):
-    """Saves the encoder after some steps, each in a folder of its own."""
+    """Saves the encoder after chosen steps, each time to a new folder."""
 
     def __init__(self, settings, state, objective, folder):
         super().__init__()
@@ -42,7 +42,7 @@ class Snapshots(keras.callbacks.Callback):
 class Meter(keras.callbacks.Callback):
     """Logs losses and speed of pre-training, and stops it after its last step."""
 
-    shape = {"step": Whole(), "seconds?": float}  # of a line
+    shape = {"step": Whole(), "seconds?": float}  # of a log line
 
     def __init__(self, settings, path, progress=None, every_seconds=10, chief=True):
         super().__init__()
@@ -53,18 +53,18 @@ class Meter(keras.callbacks.Callback):
         self._at, self._last, self._first = time.monotonic(), 0, 0
 
     def seconds(self):
-        """Seconds of training so far, those before a resume included."""
+        """Returns the seconds of training so far, with those before a resume."""
         return round(self._before + time.monotonic() - self._begun, 1)
 
     def resume(self, steps):
-        """Drops log lines after a resumed step, and held-out losses, which are measured again."""
+        """Drops the log lines after the resumed step, and those of held-out losses."""
         kept, steps = [], steps // self.settings.accumulation_steps
         if self.path.is_file():
             for line in read_text(self.path).splitlines():
                 try:
                     entry = parse_json(line, self.path, self.shape)
                 except ValueError:
-                    continue  # half a line, where the run was stopped
+                    continue  # half a line, from a stop
                 if entry["step"] <= steps and "seconds" in entry:
                     kept.append(line)
                     self._before = entry["seconds"]
@@ -73,7 +73,7 @@ class Meter(keras.callbacks.Callback):
         self._last = self._first = steps
 
     def stopping(self):
-        """A context in which a signal ends `fit` after a whole step, which is saved."""
+        """Returns a context in which a signal stops `fit` after a whole, saved step."""
         return self.stop.listening()
 
     def on_train_begin(self, logs=None):
@@ -86,7 +86,7 @@ class Meter(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         now = time.monotonic()
         done, micro_batch = divmod(self.state.steps, self.settings.accumulation_steps)
-        # All processes stop and log at one step, for they sum their metrics.
+        # All processes stop and log at the same step, because they sum their metrics.
         if anywhere(self.stop.number is not None) and self.stop.number is None:
             self.stop.number = signal.SIGINT
         stops = self.state.steps >= self.end or self.stop.number is not None
@@ -112,7 +112,7 @@ class Meter(keras.callbacks.Callback):
                     self.progress(entry)
             if hasattr(self.model, "jax_state_sync"):
                 self.model.jax_state_sync()
-            self.model.reset_metrics()  # each line is about the steps since the last
+            self.model.reset_metrics()  # a line covers the steps since the previous one
             self._at, self._last = now, done
 
     def write(self, entry):

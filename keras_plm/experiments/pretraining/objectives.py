@@ -34,7 +34,7 @@ from keras_plm.training.schedules import WarmupCosineDecay, WarmupLinearDecay
 from keras_plm.transfer import clone
 
 SIZES = {"bert": BERT_SIZES, "elmo": ELMO_SIZES, "gpt": GPT_SIZES, "lstm": RECURRENT_LM_SIZES}
-OBJECTIVE = "objective.safetensors"  # weights that the encoder does not have
+OBJECTIVE = "objective.safetensors"  # weights of the objective outside the encoder
 WORDS = "words.json"  # the words that a biLM predicts
 
 
@@ -42,10 +42,10 @@ class _Objective:
     """Base of the objectives.
 
     Attributes:
-        kind: The class of the encoder.
-        tied: Whether the encoder itself has all that predicts.
-        encoder, tokenizer: What is pre-trained and kept.
-        model: The Keras model around the encoder, compiled.
+        kind: Class of the encoder.
+        tied: Whether all weights of the predictions belong to the encoder.
+        encoder, tokenizer: The encoder in training and its tokenizer; `save` writes both.
+        model: Compiled Keras model around the encoder.
     """
 
     tied = False
@@ -59,7 +59,7 @@ class _Objective:
             before, self.tokenizer = keras_plm.load(init, dtype=policy(settings.precision))
             if type(before) is not self.kind:
                 raise ValueError(
-                    f"`--init` is the folder of a model of the same kind, {settings.model}. "
+                    f"`--init` must be the folder of a model of the same kind, {settings.model}. "
                     f"Received: {type(before).__name__} in {str(init)!r}"
                 )
         self.work.mkdir(parents=True, exist_ok=True)
@@ -77,19 +77,19 @@ class _Objective:
             self.restore()
 
     def compile(self, optimizer, rate, **options):
-        """Compiles the model with an optimizer, a class, for this precision and these devices."""
+        """Compiles the model with an optimizer class, for the precision and the devices."""
         if self.settings.accumulation_steps > 1:
             options["gradient_accumulation_steps"] = self.settings.accumulation_steps
         optimizer = loss_scaled(optimizer(rate, **options), self.encoder)
         self.model.compile(self.distribution.optimizer(optimizer))
 
     def batches(self, length):
-        """Batches of the whole text, of rows of at most so many tokens."""
+        """Returns batches of the whole text, with rows of at most `length` tokens."""
         found = self.training_batches(length).in_micro_batches(self.settings.accumulation_steps)
         return self.distribution.shard(found)
 
     def held_out(self, valid):
-        """Batches of a held-out file."""
+        """Returns batches of a held-out file."""
         with self.distribution.chief_first():
             found = self.held_out_batches(valid)
         return self.distribution.shard(found)
@@ -103,22 +103,22 @@ class _Objective:
         shapes = {name: tuple(w.shape) for name, w in own.items()}
         if shapes != {name: w.shape for name, w in weights.items()}:
             raise ValueError(
-                f"{path} is of another objective: train with the settings it was made with. "
+                f"{path} must fit the objective: train with the settings of its run. "
                 f"Received: {sorted(weights)} instead of {sorted(own)}, or other shapes"
             )
         for name, weight in own.items():
             weight.assign(weights[name])
 
     def about_held_out(self, losses):
-        """What held-out losses have to be read with."""
+        """Returns further values for the interpretation of held-out losses."""
         return {}
 
     def save(self, out):
-        """Writes the encoder's folder, and into it the objective's own weights."""
+        """Writes the encoder and the objective's own weights to a folder."""
         keras_plm.save(out, self.encoder, self.tokenizer)
         weights = {name: keras.ops.convert_to_numpy(w) for name, w in self._own().items()}
         if not weights:
-            return  # the encoder's own table predicts
+            return  # the encoder's embeddings predict
         path, needed = Path(out) / OBJECTIVE, sum(array.nbytes for array in weights.values())
         with replacing(path, needed=needed) as temporary:
             save_file(weights, temporary)
@@ -132,11 +132,14 @@ class _SubwordObjective(_Objective):
     """Base of objectives over subword tokens.
 
     Attributes:
-        tokenizer_class: The class of the tokenizer.
+        tokenizer_class: Class of the tokenizer.
     """
 
     def read(self, corpus):
-        """The tokenizer of `--init`, prepared, of a call that was stopped, or learned."""
+        """Sets the tokenizer and the token stream.
+
+        The tokenizer comes from `--init`, prepared text or a stopped call; otherwise it is trained.
+        """
         path = self.work / "tokenizer.json"
         if self.prepared is not None:
             tokenizer, self.stream = self.prepared
@@ -157,7 +160,7 @@ class _SubwordObjective(_Objective):
 
 
 class MaskedText(_SubwordObjective):
-    """BERT's: masked words, and whether two texts follow each other."""
+    """BERT's objective: predicts masked tokens, and whether two texts are adjacent."""
 
     kind, tokenizer_class = BERT, WordPiece
 
@@ -195,9 +198,9 @@ class MaskedText(_SubwordObjective):
         return self._batches(self.settings, self.stream, length)
 
     def held_out_batches(self, valid):
-        """One drawing of pairs and masks from a held-out file."""
+        """Returns batches of a held-out file, with pairs and masks drawn once."""
         stream = self._stream([valid], "valid")
-        # One bucket, so that not only the losses but the accuracies too are means over all masks.
+        # With one bucket, both losses and accuracies are means over all masks.
         settings = dataclasses.replace(self.settings, buckets=1)
         return self._batches(settings, stream, settings.max_length, training=False)
 
@@ -219,7 +222,7 @@ class MaskedText(_SubwordObjective):
 
 
 class NextToken(_SubwordObjective):
-    """GPT's: the next token."""
+    """GPT's objective: predicts the next token."""
 
     kind, tokenizer_class = GPT, BytePair
     tied = True
@@ -230,7 +233,7 @@ class NextToken(_SubwordObjective):
 
     @staticmethod
     def text_stream(files, tokenizer, folder, sentences, **options):
-        # Text continues over the end of a line, which is a word of its own.
+        # Text continues after the end of a line; the end is a token.
         end_id = getattr(tokenizer, "newline_id", None)
         return TokenStream.build(files, tokenizer, folder, "lines", end_id=end_id, **options)
 
@@ -253,11 +256,11 @@ class NextToken(_SubwordObjective):
         self.compile(BertAdamW, schedule, weight_decay=settings.weight_decay, bias_correction=True)
 
     def training_batches(self, length):
-        """Batches of full windows of `length` tokens."""
+        """Returns batches of full windows of `length` tokens."""
         return self._batches(self.stream, length)
 
     def held_out_batches(self, valid):
-        """Batches of a held-out file in consecutive windows."""
+        """Returns batches of consecutive windows of a held-out file."""
         stream = self._stream([valid], "valid")
         words = Words.train([valid])
         with open_text(valid) as file:
@@ -266,7 +269,7 @@ class NextToken(_SubwordObjective):
         return self._batches(stream, self.settings.max_length, training=False)
 
     def about_held_out(self, losses):
-        """The perplexity of a word; a punctuation mark is a word, the end of a line is none."""
+        """Returns the perplexity per word: punctuation marks are words, ends of lines are not."""
         nats = losses["loss"] * self._tokens / self._words
         counts = {"tokens": self._tokens, "words": self._words}
         return {"word_perplexity": math.exp(min(nats, 700)), **counts}
@@ -279,7 +282,7 @@ class NextToken(_SubwordObjective):
 
 
 class NextTokenOfLSTM(NextToken):
-    """GPT's, of an LSTM in its Transformer's place."""
+    """GPT's objective for an LSTM instead of a Transformer."""
 
     kind = RecurrentLM
 
@@ -295,7 +298,7 @@ class NextTokenOfLSTM(NextToken):
 
 
 class BothWays(_Objective):
-    """ELMo's: the next word and the word before."""
+    """ELMo's objective: predicts the next word and the previous word."""
 
     kind = ELMo
     tokenizer = Characters()
@@ -322,7 +325,7 @@ class BothWays(_Objective):
 
     def make(self):
         settings, count = self.settings, len(self.words)
-        # A smaller vocabulary is not sampled.
+        # A smaller vocabulary needs no sampling.
         num_sampled = settings.num_sampled if settings.num_sampled < count else 0
         rows = settings.tokens_per_batch // settings.unroll_steps
         self.model = BiLM(self.encoder, count, num_sampled, rows)
@@ -338,23 +341,26 @@ class BothWays(_Objective):
         return self.model.batches(self.stream, self.lexicon, steps, seed)
 
     def held_out_batches(self, valid):
-        """A held-out file; its own words are spelled, and unknown where they are predicted."""
+        """Returns batches of a held-out file.
+
+        New words have their characters as inputs, and count as unknown in predictions.
+        """
         words = lexicon([valid], self.words, self.settings.split)
         stream = self._stream([valid], words, "valid")
         self._unknown = float(np.mean(stream.tokens[:] >= len(self.words)))
         return self.model.batches(stream, words, self.settings.unroll_steps, training=False)
 
     def about_held_out(self, losses):
-        """The fraction of its words that are predicted as the one unknown word."""
+        """Returns the fraction of words that count as the unknown word in predictions."""
         return {"unknown": self._unknown}
 
 
 def about_init(settings, init):
-    """Notes on an encoder that is trained further, in lines; `build` raises for errors.
+    """Yields warnings about an encoder that is trained further; the objective raises errors.
 
     Args:
         settings: A `Pretraining`.
-        init: The encoder's folder.
+        init: Folder of the encoder.
     """
     config = init / "config.json"
     kind = read_json(config, dict).get("model") if config.is_file() else None
@@ -363,20 +369,20 @@ def about_init(settings, init):
         return
     if not objective.tied and not (init / OBJECTIVE).is_file():
         yield (
-            f"{init} keeps no {OBJECTIVE}: what predicts words begins anew, so that a loss before "
-            "says nothing about the encoder."
+            f"{init} has no {OBJECTIVE}: the layers that predict words start from random weights. "
+            "The loss before training does not describe the encoder."
         )
     if settings.model == "elmo" and (init / WORDS).is_file():
         split = Words.load(init / WORDS).split
         if split != settings.split:
             yield (
-                f"{init} learned of words that end at {split}; with --split {settings.split} some "
-                "words are others, more of them unknown at first."
+                f"The words of {init} end at {split}; with --split {settings.split} some words "
+                "differ, and more of them are unknown at first."
             )
 
 
 def lexicon(files, first=None, split="punctuation"):
-    """A `Words` tokenizer of all words of files, after the words of `first`."""
+    """Creates a `Words` tokenizer: the words of `first`, then all other words of the files."""
     every = Words.train(files, split=split).vocabulary
     if first is not None:
         known = set(first)

@@ -1,4 +1,4 @@
-"""Preparation of raw text as token ids on disk, apart from pre-training."""
+"""Preparation of raw text as token ids on disk, for pre-training."""
 
 from pathlib import Path
 
@@ -14,9 +14,9 @@ from keras_plm.files.locks import one_writer
 from keras_plm.files.writing import remove_leftovers, write_json
 
 NOTE, TOKENIZER, STREAM = "prepared.json", "tokenizer.json", "stream"
-MODELS = ("bert", "gpt", "lstm")  # ELMo's words are those of its text
-# The note of a folder from its beginning, and what the end adds to it: the files that
-# `stream.json` and its manifest do not bind already.
+MODELS = ("bert", "gpt", "lstm")  # not ELMo: it takes its words from the text
+# Types of the keys of a folder's note: `SHAPE` from the start, `ENDED` after the end. The manifests
+# cover the files that `stream.json` and its manifest do not.
 SHAPE = {
     "model": OneOf(MODELS),
     "corpus": [str],
@@ -44,31 +44,31 @@ def prepare(
     workers=1,
     progress=None,
 ):
-    """Makes a folder for `pretrain --prepared`: a tokenizer and text as its tokens.
+    """Writes a folder for `pretrain --prepared`: a tokenizer and a text as its tokens.
 
-    The next call with the same arguments resumes one that was stopped. What is written
-    depends neither on the number of workers nor on stops; masks and pairs are drawn in training.
+    A call with the same arguments resumes a stopped call. The content depends neither on the number
+    of workers nor on stops. Training draws the masks and pairs.
 
     Args:
-        corpus: Text files, plain or .gz: a paragraph a line, a blank line between documents.
-        out: The folder.
-        model: Whose text it is to be, one of `MODELS`.
-        tokenizer: A file or folder of a tokenizer; by default one is learned.
-        vocabulary_size, lowercase: Of one that is learned.
+        corpus: Text files, plain or .gz: one paragraph per line, a blank line between documents.
+        out: Folder to write.
+        model: Model to pre-train on the text, one of `MODELS`.
+        tokenizer: File or folder of a tokenizer; by default one is trained.
+        vocabulary_size, lowercase: Settings of a trained tokenizer.
         sentences: `"split"` or `"lines"`, for BERT.
-        workers: Processes that tokenise.
+        workers: Number of processes.
         progress: Called with the number of tokens written so far.
 
     Returns:
         The `TokenStream`.
 
     Raises:
-        ValueError: If a file is missing or empty, the tokenizer is of another kind than the model's
-            or `out` holds other text, damaged files or has another writer.
+        ValueError: If a file is missing or empty, the tokenizer does not fit the model, or `out`
+            holds other text or damaged files or has another writer.
     """
     check_one_of(model, "model", MODELS)
     if model != "bert" and sentences != "split":
-        raise ValueError(f"`sentences` is of bert alone. Received: {sentences!r} for {model}")
+        raise ValueError(f"`sentences` applies only to bert. Received: {sentences!r} for {model}")
     out, objective = Path(out), OBJECTIVES[model]
     described = {
         "model": model,
@@ -102,7 +102,7 @@ def prepare(
 
 
 def _is_ended(out, described):
-    """Whether a folder holds this text; raises if it holds anything else."""
+    """Returns whether a folder holds this text complete; raises an error for other content."""
     note = out / NOTE
     remove_leftovers(out, NOTE)
     if not note.is_file():
@@ -115,14 +115,14 @@ def _is_ended(out, described):
     for name, value in described.items():
         if before.get(name) != value:
             raise ValueError(
-                f"{out} holds other text, or text for another model: name another folder. "
+                f"{out} holds other text, or text for another model: choose another folder. "
                 f"Received: {name}={value!r} instead of {before.get(name)!r}"
             )
     return "counts" in before
 
 
 def _tokenizer(objective, saved, corpus, given, vocabulary_size, lowercase):
-    """The tokenizer that an earlier call saved, that is given, or that the corpus teaches."""
+    """Returns the tokenizer: saved by an earlier call, given, or trained on the corpus."""
     kind = objective.tokenizer_class
     if saved.is_file():
         return kind.load(saved)
@@ -132,29 +132,30 @@ def _tokenizer(objective, saved, corpus, given, vocabulary_size, lowercase):
     found = load_tokenizer(path) if path.is_dir() else kind.load(path)
     if type(found) is not kind:
         raise ValueError(
-            f"This model reads the tokens of a {kind.__name__}. "
+            f"The tokenizer of this model must be a {kind.__name__}. "
             f"Received: {type(found).__name__} in {str(given)!r}"
         )
     return found
 
 
 def read_prepared(folder, model=None, verify=False):
-    """`(note, tokenizer, stream)` of a folder that `prepare` made.
+    """Returns `(note, tokenizer, stream)` of a folder of `prepare`.
 
     Args:
         folder: The folder.
-        model: The model that is to read it; by default the one that it was made for.
+        model: Model to pre-train on it; by default the one that it was prepared for.
         verify: Whether to compare all checksums, which reads every byte.
 
     Raises:
-        ValueError: If it is none, is not done, is text for another model or is damaged.
+        ValueError: If the folder holds no prepared text, or text that is unfinished, damaged or for
+            another model.
     """
     folder = Path(folder)
     note = read_json(folder / NOTE, SHAPE) if (folder / NOTE).exists() else {}
     if "counts" not in note:
         raise ValueError(
-            f"{folder} does not hold prepared text: `keras-plm prepare --out {folder}` "
-            f"makes it{' and is not done yet' if note else ''}. Received: {str(folder)!r}"
+            f"{folder} must hold prepared text: {'finish' if note else 'write'} it with "
+            f"`keras-plm prepare --out {folder}`. Received: {str(folder)!r}"
         )
     check_shape(note, ENDED, folder / NOTE)
     objective = OBJECTIVES[model or note["model"]]

@@ -29,32 +29,32 @@ def pretrain(
     prepared=None,
     devices=1,
 ):
-    """Learns an encoder from text files, and first its vocabulary.
+    """Pre-trains an encoder on text files, after training its tokenizer.
 
-    `out` becomes an encoder folder for `keras_plm.load`, with `pretraining.json`, the settings of
-    the run, and with the objective's own weights, for `init`; the state of the run, for `resume`,
-    is in `out/training`.
+    `out` becomes an encoder folder for `keras_plm.load`. It also holds the settings of the run,
+    `pretraining.json`, and the objective's own weights, for `init`. The state of the run, for
+    `resume`, is in `out/training`.
 
     Args:
         settings: A `Pretraining`.
-        corpus: Text files, plain or .gz: a paragraph a line, a blank line between documents.
-        out: The folder.
-        valid: A text file whose loss is measured at the end and, with `init`, at the beginning.
+        corpus: Text files, plain or .gz: one paragraph per line, a blank line between documents.
+        out: Folder of the encoder.
+        valid: Held-out text file. Its loss is computed at the end and, with `init`, at the start.
         resume: If True, resume an earlier call with the same settings and files.
-        progress: Called with a dict of step, tokens, losses and speed, now and then.
-        every_seconds: How often the state is saved.
-        init: Folder of an encoder to train further, on text of another kind, say.
-        prepared: A folder of `prepare`, in place of a corpus.
-        devices: Number of devices, the first ones; `None` for all. Under torch every process has
-            one device and calls this, with the same `out`.
+        progress: Called every few seconds with a dict of step, tokens, losses and speed.
+        every_seconds: Seconds between two saved states.
+        init: Folder of an encoder to train further, for example on text of another domain.
+        prepared: Folder of `prepare`, instead of a corpus.
+        devices: Number of devices, from the first; `None` for all. With torch, every process has
+            one device and calls this function with the same `out`.
 
     Returns:
         The encoder and its tokenizer.
 
     Raises:
         ValueError: If `out` holds another run or an encoder or has another writer, a file is
-            missing, empty or damaged, or the devices are not there.
-        FloatingPointError: If the loss or the weights are not finite. The last saved state stays.
+            missing, empty or damaged, or devices are missing.
+        FloatingPointError: If the loss or the weights are not finite. The last saved state remains.
     """
     distribution = _distribution(settings, devices)
     for path in [*corpus, *([] if valid is None else [valid])]:
@@ -64,7 +64,7 @@ def pretrain(
         note, *prepared = read_prepared(prepared, settings.model, verify=distribution.is_chief)
         settings = dataclasses.replace(settings, sentences=note["sentences"])
     folder = RunFolder(out, describe(settings, corpus, note, init), distribution)
-    # Several processes write one folder, and the chief holds it for all.
+    # Several processes write to one folder; the chief holds its lock for all.
     with one_writer(out) if distribution.is_chief else contextlib.nullcontext():
         folder.claim(resume, dataclasses.asdict(Pretraining(settings.model, settings.size)))
         objective = OBJECTIVES[settings.model](
@@ -80,8 +80,8 @@ def _fill(settings, objective, folder, valid, further, progress, every_seconds):
     """Trains, and writes all files of the folder.
 
     Args:
-        settings, objective, folder: Of the run.
-        valid, progress, every_seconds: As of `pretrain`.
+        settings, objective, folder: Those of the run.
+        valid, progress, every_seconds: As in `pretrain`.
         further: Whether an encoder is trained further.
     """
     distribution = objective.distribution
@@ -97,7 +97,7 @@ def _fill(settings, objective, folder, valid, further, progress, every_seconds):
     state = _train(settings, objective, folder, meter, every_seconds, on_save)
     steps = state.steps // settings.accumulation_steps
     if distribution.is_chief and folder.read_note().get("steps_done") != steps:
-        on_save(state)  # an earlier call stopped between the state and the encoder
+        on_save(state)  # an earlier call saved the state, but not the encoder
     if held_out is not None:
         losses = _evaluate(objective, held_out)
         if distribution.is_chief:
@@ -106,7 +106,7 @@ def _fill(settings, objective, folder, valid, further, progress, every_seconds):
 
 
 def _train(settings, objective, folder, meter, every_seconds, on_save):
-    """Trains in phases from where the folder's state is; gives the `TrainingState`."""
+    """Trains in phases from the state in the folder; returns the `TrainingState`."""
     state, micro_batches = None, settings.accumulation_steps
     for length, first, end in settings.phases:
         first, end = first * micro_batches, end * micro_batches
@@ -118,7 +118,7 @@ def _train(settings, objective, folder, meter, every_seconds, on_save):
         state.follow(batches, first)
         batches.step = state.steps - first
         if state.steps < end:
-            meter.end = end  # where it stops `fit`
+            meter.end = end  # the meter stops `fit` there
             snapshots = Snapshots(settings, state, objective, folder.out / "snapshots")
             with meter.stopping():
                 callbacks = [state, meter, snapshots]
@@ -127,18 +127,18 @@ def _train(settings, objective, folder, meter, every_seconds, on_save):
 
 
 def _distribution(settings, devices):
-    """The `Distribution` over so many devices."""
+    """Returns the `Distribution` over the devices."""
     begun = begun_processes()
     if keras.backend.backend() == "torch" and devices not in (None, begun):
         raise ValueError(
-            "torch trains on one device a process: begin as many with torchrun, and say "
+            "torch must have one process per device: start the processes with torchrun, and set "
             f"--devices all. Received: devices={devices}, of {begun} processes"
         )
     if devices == begun == 1:
         return Distribution()
     if settings.model == "elmo":
         raise ValueError(
-            "A biLM carries its states from batch to batch, on one device. "
+            "A biLM must train on one device, because it carries states from batch to batch. "
             f"Received: model='elmo', devices={'all' if devices is None else devices}"
         )
     return distribute("data", devices=None if begun > 1 else devices)

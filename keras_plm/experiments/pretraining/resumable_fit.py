@@ -1,4 +1,4 @@
-"""Resumable training of the suites."""
+"""Training that resumes after a stop, for the suites."""
 
 import time
 
@@ -11,19 +11,21 @@ from keras_plm.training.stopping import StopRequest
 
 
 def fit_resumed(model, batches, epochs, work, name, progress):
-    """Fits a compiled model on `Batches`, resuming where a stop left it.
+    """Fits a compiled model on `Batches`, and resumes after a stop.
 
-    A signal to end stops it after a whole step, which is saved.
+    A signal stops training after a whole, saved step.
 
     Args:
-        model, batches, epochs: What is fitted on what, and how many passes in all.
+        model: A compiled model.
+        batches: The `Batches` to fit.
+        epochs: Number of passes in all.
         work: Folder for the state, saved every minute.
-        name: Of the run, for `progress`.
+        name: Name of the run, for `progress`.
         progress: Called with a line of text.
 
     Returns:
-        `(seconds, losses)`: of training, without what a stop lost; and of each
-        metric its values by epoch, those before a stop included.
+        `(seconds, losses)`: the seconds of training, without steps that a stop lost; and the values
+        of each metric by epoch, with those before a stop.
     """
     steps = epochs * len(batches)
     state = TrainingState(work, batches, every_seconds=60, total_steps=steps)
@@ -41,7 +43,7 @@ def fit_resumed(model, batches, epochs, work, name, progress):
 
 
 class Clock(keras.callbacks.Callback):
-    """Counts seconds of training over stops, and shows how it goes."""
+    """Counts the seconds of training across stops, and shows its progress."""
 
     def __init__(self, path, name, steps, progress, every_seconds=30):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Folder of a pre-training run: its settings, its state, the note next to its encoder."""
+"""Folder of a pre-training run: its settings, its state and the note next to its encoder."""
 
 import dataclasses
 from pathlib import Path
@@ -12,13 +12,13 @@ from keras_plm.training.state_files import has_state
 
 
 def describe(settings, corpus, prepared=None, init=None):
-    """The settings and texts that make a run what it is, as a dict for JSON.
+    """Describes a run by its settings and texts, as a dict for JSON.
 
     Args:
         settings: A `Pretraining`.
-        corpus: The text files.
-        prepared: The note of prepared text, in place of a corpus.
-        init: The folder of an encoder that is trained further.
+        corpus: Text files.
+        prepared: Note of prepared text, instead of a corpus.
+        init: Folder of an encoder to train further.
     """
     described = {
         **dataclasses.asdict(settings),
@@ -33,7 +33,7 @@ def describe(settings, corpus, prepared=None, init=None):
             "init": Path(init).resolve().name,
             "init_sha256": checksum(Path(init) / "model.safetensors"),
             "init_objective": (Path(init) / OBJECTIVE).is_file(),
-            "size": None,  # both are those of `init`
+            "size": None,  # `init` determines both
             "vocabulary_size": None,
         }
     return described
@@ -44,20 +44,20 @@ _NOTE = {"steps_done": Whole(), "seconds": float, "valid?": _LOSSES, "valid_befo
 
 
 def read_note(out):
-    """The note next to the encoder of a run."""
+    """Reads the note next to the encoder of a run."""
     return read_json(Path(out) / "pretraining.json", _NOTE)
 
 
 class RunFolder:
-    """The files of one run, which must have one writer at a time.
+    """Files of one run; they must have one writer at a time.
 
     Args:
-        out: The encoder's folder.
-        described: What `describe` gives.
-        distribution: Of the run; only its chief writes.
+        out: Folder of the encoder.
+        described: Result of `describe`.
+        distribution: `Distribution` of the run; only its chief writes.
 
     Attributes:
-        training: The folder of the run's state.
+        training: Folder of the run's state.
     """
 
     def __init__(self, out, described, distribution):
@@ -68,7 +68,7 @@ class RunFolder:
         self._note = self.out / "pretraining.json"
 
     def claim(self, resume, defaults):
-        """Raises unless the run may begin or resume here; then writes its settings.
+        """Checks that the run may start or resume here, and writes its settings.
 
         Args:
             resume: Whether a state may be resumed.
@@ -82,7 +82,7 @@ class RunFolder:
             self._check_resume(resume, defaults | before)
         elif (self.out / "config.json").exists():
             raise ValueError(
-                f"{self.out} holds an encoder without the state of a run: name another folder. "
+                f"{self.out} holds an encoder without the state of a run: choose another folder. "
                 f"Received: out={str(self.out)!r}"
             )
         elif before and before != self.described:  # nothing was trained with them
@@ -96,7 +96,7 @@ class RunFolder:
     def _check_resume(self, resume, before):
         if not resume:
             raise ValueError(
-                f"{self.out} holds a pre-training run: resume it with --resume, or name another "
+                f"{self.out} holds a pre-training run: resume it with --resume, or choose another "
                 f"folder. Received: out={str(self.out)!r}"
             )
         now = self.described
@@ -104,12 +104,12 @@ class RunFolder:
         if changed:
             differences = (f"{k}={now.get(k)!r} instead of {before.get(k)!r}" for k in changed)
             raise ValueError(
-                f"The run in {self.out} must resume with its own settings and text; for others "
-                f"name another folder. Received: {', '.join(differences)}"
+                f"The run in {self.out} must resume with its own settings and text; choose another "
+                f"folder for others. Received: {', '.join(differences)}"
             )
 
     def knows_valid_before(self):
-        """Whether the held-out losses of the initial encoder are written: all processes agree."""
+        """Returns whether held-out losses of the initial encoder exist; all processes agree."""
         found = self._valid_before.is_file()
         self.distribution.wait()
         return found
@@ -120,11 +120,11 @@ class RunFolder:
             write_json(self._valid_before, losses)
 
     def read_note(self):
-        """The note next to the encoder; empty without one."""
+        """Reads the note next to the encoder; returns an empty dict without one."""
         return read_note(self.out) if self._note.is_file() else {}
 
     def write_note(self, steps, seconds):
-        """Writes the note after so many steps and seconds of training."""
+        """Writes the note, with the steps and seconds of training."""
         note = self.described | {"steps_done": steps, "seconds": seconds}
         if self.distribution.num_devices > 1:
             note["devices"] = self.distribution.num_devices

@@ -8,14 +8,14 @@ from keras_plm.experiments.pretraining.objectives import SIZES
 from keras_plm.files.arguments import check_number, check_whole
 from keras_plm.tokenizers.words import SPLITS
 
-# For a mini encoder and some ten million words.
+# For a mini encoder and about ten million words.
 DEFAULTS = {
     "bert": {
         "tokens": 100e6,
         "vocabulary_size": 10_000,
         "tokens_per_batch": 4096,
         "learning_rate": 5e-4,  # at 1e-3 post-norm stays on its plateau
-        "dropout": 0.0,  # a small model that sees little text twice needs none
+        "dropout": 0.0,  # a small model needs none if it sees little text twice
     },
     "elmo": {
         "tokens": 30e6,
@@ -40,7 +40,7 @@ _BERT, _ELMO = ("bert",), ("elmo",)
 
 
 def _of_model(name, text, **rules):
-    """A setting whose default depends on the model."""
+    """Creates a setting whose default depends on the model."""
     values = ", ".join(f"{model} {values[name]:g}" for model, values in DEFAULTS.items())
     return setting(None, f"{text} (default {values})", **rules)
 
@@ -62,11 +62,11 @@ class Pretraining:
     tokens: float = _of_model("tokens", "read this many tokens in all, padding included")
     vocabulary_size: int = _of_model(
         "vocabulary_size",
-        "learn this many subword tokens; of elmo, predict this many words",
+        "learn this many subword tokens; elmo predicts this many words",
         least=1,
     )
     sentences: str = setting(
-        "split", "'split' paragraphs into sentences, or read a sentence a line: 'lines'",
+        "split", "'split' paragraphs into sentences, or read one sentence per line: 'lines'",
         ("bert", "elmo"), choices=("split", "lines"),
     )  # fmt: skip
     tokens_per_batch: int = _of_model("tokens_per_batch", "read this many tokens in a step")
@@ -83,9 +83,9 @@ class Pretraining:
         1, "split a step's batch into this many micro-batches, to save memory", _TEXT, least=1
     )
     remat: bool = setting(
-        False, "recompute the blocks for their gradients, to save memory", _TRANSFORMERS
+        False, "use rematerialization of the blocks, to save memory", _TRANSFORMERS
     )
-    seed: int = setting(0, "seed all that is random")
+    seed: int = setting(0, "seed all random numbers")
     lowercase: bool = setting(False, "lower-case the text; tagging names needs case", _TEXT)
     max_length: int = setting(128, "limit rows to this many tokens", _TEXT)
     first_length: int = setting(
@@ -126,7 +126,7 @@ class Pretraining:
         _ELMO,
         choices=SPLITS,
     )
-    unroll_steps: int = setting(20, "send gradients back through this many steps", _ELMO, least=1)
+    unroll_steps: int = setting(20, "backpropagate through this many steps", _ELMO, least=1)
     snapshots: int = setting(
         0, "keep this many encoders in OUT/snapshots, each at half the steps of the next", least=0
     )
@@ -163,12 +163,12 @@ class Pretraining:
             )
         if self.left_to_right and self.next_sentence:
             raise ValueError(
-                "`left_to_right` must be without the next sentence: --no-next-sentence. "
+                "`left_to_right` needs --no-next-sentence. "
                 f"Received: left_to_right={self.left_to_right}"
             )
 
     def _check_lengths(self):
-        """Bounds that depend on other settings."""
+        """Checks bounds that depend on other settings."""
         longest = SIZES[self.model][self.size].get("max_sequence_length", 512)
         row = self.unroll_steps if self.model == "elmo" else 1
         check_whole(self.max_length, "max_length", least=8, most=longest)
@@ -183,7 +183,7 @@ class Pretraining:
 
     @property
     def snapshot_steps(self):
-        """The steps after which a snapshot is kept, each of all its micro-batches."""
+        """Steps after which a snapshot is saved; a step has all its micro-batches."""
         return {self.steps >> i for i in range(1, self.snapshots + 1)} - {0}
 
     @property

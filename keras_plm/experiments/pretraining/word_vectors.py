@@ -39,12 +39,12 @@ NAMES = {
     "glove": "GloVe",
 }
 UNKNOWN = 1
-MANIFEST = "files.json"  # of a text as ids
+MANIFEST = "files.json"  # of the folder of a text as ids
 
 
 @dataclasses.dataclass(frozen=True)
 class Vectors:
-    """How word vectors are trained; the numbers are word2vec's unless a kind has its own."""
+    """Settings of word vectors; the numbers are word2vec's unless a kind has its own."""
 
     kind: str = setting("skip_gram", f"train this model: {', '.join(KINDS)}", choices=KINDS)
     by: str = setting("keras_plm", f"train with this library: {', '.join(MAKERS)}", choices=MAKERS)
@@ -60,16 +60,18 @@ class Vectors:
     )
     negatives: int = setting(5, "draw N noise words per pair", above=0)
     sample: float = setting(
-        1e-3, "leave out at random words more frequent than this fraction", above=0
+        1e-3, "drop words at random if they are more frequent than this fraction", above=0
     )
-    min_count: int = setting(5, "treat rarer words as unknown", above=0)
+    min_count: int = setting(5, "treat words with fewer occurrences as unknown", above=0)
     limit: int = setting(0, "read at most N tokens of the text; 0 takes all", least=0)
     lowercase: bool = setting(True, "lower-case the text")
 
     def __post_init__(self):
         check_settings(self)
         if self.by == "gensim" and self.kind == "glove":
-            raise ValueError("gensim trains no GloVe. Received: kind='glove', by='gensim'")
+            raise ValueError(
+                "GloVe must be trained by 'keras_plm'. Received: kind='glove', by='gensim'"
+            )
         glove = self.kind == "glove"
         for name, own in (("window", 10 if glove else 5), ("epochs", 10 if glove else 1)):
             if not getattr(self, name):
@@ -78,7 +80,7 @@ class Vectors:
             object.__setattr__(self, "learning_rate", self._own_rate())
 
     def _own_rate(self):
-        if self.by == "gensim":  # of word2vec.c and fastText
+        if self.by == "gensim":  # the rates of word2vec.c and fastText
             return {"cbow": 0.05, "cbow_hs": 0.05, "fasttext": 0.05}.get(self.kind, 0.025)
         if self.kind == "glove":
             return GloVe.default_rate
@@ -87,7 +89,7 @@ class Vectors:
 
     @property
     def model(self):
-        """Class, architecture and objective of all kinds but GloVe."""
+        """Class, architecture and objective, for all kinds except GloVe."""
         return (
             FastText if self.kind == "fasttext" else Word2Vec,
             "cbow" if self.kind.startswith("cbow") else "skip_gram",
@@ -96,18 +98,18 @@ class Vectors:
 
     @property
     def name(self):
-        """The name of its state and in lines of progress."""
+        """Name of the training state, also in lines of progress."""
         return f"{self.kind}.{self.run}"
 
     @property
     def run(self):
-        """The run's part of a file name: the library, and the settings that were changed."""
+        """Part of a file name for this run: the library, and the settings off their defaults."""
         changed = [f"{n}{value:g}".replace("_", "") for n, value in self._changed().items()]
         return ".".join([self.by, *changed])
 
     @property
     def title(self):
-        """The name in tables, which have the size of the text in another column."""
+        """Name in tables, without the size of the text: it has another column."""
         maker = ["gensim"] if self.by == "gensim" else []
         changed = [
             f"{n} {value:g}".replace("_", " ")
@@ -123,10 +125,10 @@ class Vectors:
 
 
 class VectorTrainer:
-    """A text, read once for many trainings.
+    """Trains word vectors several times on one text, which it reads once.
 
     Args:
-        files: Its files.
+        files: Files of the text.
         work: Folder for the text as ids and for unfinished training; by default in the user's
             cache folder.
         progress: Called with a line of text.
@@ -139,7 +141,7 @@ class VectorTrainer:
         self._texts = {}
 
     def text(self, settings):
-        """`(ids, tokenizer)` of the text: words rarer than `min_count` are unknown."""
+        """Returns `(ids, tokenizer)` of the text; words rarer than `min_count` are unknown."""
         key = settings.lowercase, settings.limit, settings.min_count
         if key not in self._texts:
             stem = hashlib.sha256(json.dumps([self.checksums, settings.lowercase]).encode())
@@ -160,7 +162,7 @@ class VectorTrainer:
 
     @staticmethod
     def _is_whole(path):
-        """Whether a folder holds a text as an earlier call wrote it; otherwise it is read again."""
+        """Returns whether a folder holds the undamaged text of an earlier call."""
         try:
             check_files(path, read_json(path / MANIFEST, MANIFEST_SHAPE), checksums=True)
         except ValueError:
@@ -173,8 +175,8 @@ class VectorTrainer:
         kept = (counts >= settings.min_count) | (np.arange(len(words)) < 3)
         if kept.sum() == 3:
             raise ValueError(
-                f"No word of this text occurs so often. Received: min_count={settings.min_count}, "
-                f"{len(ids)} tokens"
+                "`min_count` must be at most the count of the most frequent word. Received: "
+                f"min_count={settings.min_count}, {len(ids)} tokens"
             )
         new = np.where(kept, np.cumsum(kept) - 1, UNKNOWN).astype(np.int32)
         vocabulary = [word for word, keep in zip(words.vocabulary, kept, strict=True) if keep]
@@ -184,11 +186,11 @@ class VectorTrainer:
         return result_hash(TASK, dataclasses.asdict(settings), seed, self.checksums)
 
     def state(self, settings, seed):
-        """The folder of unfinished training with these settings on this text."""
+        """Returns the folder of unfinished training with these settings on this text."""
         return self.work / f"{settings.name}.seed{seed}.{self.key(settings, seed)[:8]}"
 
     def train(self, settings, seed):
-        """Trains vectors, going on where a stop left it; `finish` when they are kept.
+        """Trains vectors, and resumes after a stop; call `finish` after saving them.
 
         Returns:
             `(encoder, report)`: a `WordVectors` of the words that occur, most frequent first, and
@@ -212,7 +214,7 @@ class VectorTrainer:
         return WordVectors.from_vectors(words, vectors), report
 
     def finish(self, settings, seed):
-        """Forgets the state of a training whose result is kept."""
+        """Deletes the state of a training after its result is saved."""
         shutil.rmtree(self.state(settings, seed), ignore_errors=True)
 
     def _train(self, settings, seed, ids, tokenizer):
@@ -221,7 +223,7 @@ class VectorTrainer:
             model = GloVe(len(tokenizer), settings.dim)
             pairs = cooccurrences(ids, len(tokenizer), settings.window)
             counting = time.monotonic() - begun
-            # The released program's demonstration on a text of this size has 10, its paper 100.
+            # The demo of the released program, on a text of this size, uses 10; the paper uses 100.
             batches = model.batches(*pairs, x_max=10.0, seed=seed)
             extra = {"pairs": len(pairs[0]), "counting_seconds": round(counting, 1)}
             model.compile(settings.learning_rate)
@@ -242,7 +244,7 @@ class VectorTrainer:
 
 
 def train_gensim(settings, seed, ids, tokenizer):
-    """The same by gensim, on two threads: `(words, vectors, seconds)`."""
+    """Trains vectors with gensim on two threads; returns `(words, vectors, seconds)`."""
     sentences = Sentences(ids, tokenizer)
     model = gensim_model(settings, seed, sentences)
     begun = time.monotonic()
@@ -251,7 +253,7 @@ def train_gensim(settings, seed, ids, tokenizer):
 
 
 def gensim_model(settings, seed, sentences):
-    """A model of gensim that has read its vocabulary and learned nothing."""
+    """Creates an untrained gensim model with the vocabulary of the sentences."""
     from gensim.models import FastText as GensimFastText
     from gensim.models import Word2Vec as GensimWord2Vec
 
@@ -276,7 +278,7 @@ def gensim_model(settings, seed, sentences):
 
 
 class Sentences:
-    """Lists of words, as gensim reads a text, kept ready so that only training is timed."""
+    """Sentences as lists of words, for gensim, built before training is timed."""
 
     def __init__(self, ids, tokenizer):
         words = np.array(tokenizer.vocabulary, dtype=object)
@@ -302,15 +304,15 @@ def make_word_vectors(
 
     Args:
         settings: A `Vectors`.
-        corpus: Text files to train on, or, with `file`, whose words are kept (`None` for all).
-        out: The folder.
+        corpus: Text files to train on. With `file`, only their words are kept (`None` for all).
+        out: Folder of the encoder.
         progress: Called with a line of text.
-        file: A file of vectors.
-        max_words: Read at most so many words of the file.
-        seed: Of training.
-        filters: Of a convolution over a word's characters, which learns with a task; the words of
-            the corpus are then all kept, to be spelled.
-        work: As of `VectorTrainer`.
+        file: File of vectors.
+        max_words: Number of words to read from the file, at most.
+        seed: Seed of training.
+        filters: Number of filters of a convolution over the characters of a word; a task trains
+            it. All words of the corpus are then kept, for their characters.
+        work: As in `VectorTrainer`.
     """
     words, trainer = [], None
     if corpus and (file or filters):

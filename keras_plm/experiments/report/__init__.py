@@ -1,1 +1,1 @@
-"""Results as tables, pictures and one page."""
+"""Results as tables, plots and one page."""

@@ -1,4 +1,4 @@
-"""The answer for each task: the run to take, its interval, its equals and its costs."""
+"""Best run of each task: its interval, the runs not separable from it, and its costs."""
 
 import collections
 
@@ -12,20 +12,20 @@ from keras_plm.experiments.statistics import contrast_of
 
 SHOWN = ("flops", "learned_weights")  # keys of `COSTS`, next to seconds
 RESAMPLES = 1_000
-MOST_NAMED = 2  # of the runs that are not separable from the best one
+MOST_NAMED = 2  # names of runs that are not separable from the best one
 
 
 def answers(folders):
-    """A row for each folder and task: which run is best, and what is as good.
+    """Returns a table of the best run of each folder and task.
 
-    The dev set ranks the runs, so that the first one's score on the evaluation split is not a best
-    of many. Runs of the most training examples that the task has are compared.
+    The dev set ranks the runs: the first one's score on the evaluation split is not a best of many.
+    Only runs with the largest number of training examples of the task are compared.
 
     Args:
         folders: `{name: folder of results}`.
 
     Returns:
-        A `Table`, or `None` where no task has two runs.
+        A `Table`, or `None` if no task has two runs.
     """
     rows = []
     for name, folder in folders.items():
@@ -38,7 +38,7 @@ def answers(folders):
 
 
 def _choices(kept):
-    """`{task: [Choice]}` of the runs with the most training examples of a task."""
+    """Returns `{task: [Choice]}` of the runs with the most training examples of a task."""
     examples, tasks = {}, collections.defaultdict(list)
     for name in kept.names(SEEDS):
         try:
@@ -62,7 +62,7 @@ def _choices(kept):
 
 
 def _answer(choices):
-    """The cells of a row."""
+    """Returns the cells of a row."""
     choices = ranked(choices)
     best, *others = choices
     scores_of_best, *scores = resampled_scores(choices, RESAMPLES)
@@ -97,7 +97,7 @@ def _answer(choices):
 
 
 def _apart(best, of_best, other, of_other):
-    """Whether the interval of the difference of two choices leaves out zero."""
+    """Returns whether the interval of the difference of two choices excludes zero."""
     if of_best is None or of_other is None or best.parts.shape[1:] != other.parts.shape[1:]:
         _, low, high = _interval([(1, best), (-1, other)])
     else:
@@ -107,9 +107,9 @@ def _apart(best, of_best, other, of_other):
 
 
 def _interval(terms):
-    """`(mean, low, high)` of a sum of choices' scores by seeds alone; Welch 1947 for two.
+    """Returns `(mean, low, high)` of a signed sum of scores, over seeds only (Welch 1947).
 
-    The ends are infinite where a choice has one seed.
+    The ends are infinite if a choice has one seed.
     """
     mean = variance = below = 0.0
     for sign, choice in terms:
@@ -129,7 +129,7 @@ def _interval(terms):
 
 
 def _listed(alike):
-    """Names of choices, the cheapest first."""
+    """Lists the names of choices, the cheapest first."""
     if not alike:
         return "none"
     alike = sorted(alike, key=lambda choice: choice.seconds)

@@ -1,4 +1,4 @@
-"""What was run on what, and what it cost: tables and pictures of any folder of results."""
+"""Machines and costs of runs: tables and plots of any folder of results."""
 
 import json
 import subprocess
@@ -20,7 +20,7 @@ GROUPS = {
     "features": "pre-trained, frozen",
     "fine_tune": "pre-trained, fine-tuned",
 }
-# Keys of results: a head, and what a number is divided by.
+# Each key of a result: `(header of its column, divisor)`.
 COSTS = {
     "parameters": ("M weights", 1e6),
     "learned_weights": ("M trained weights", 1e6),
@@ -34,12 +34,12 @@ COSTS = {
 WHERE = tuple(key for key in MEASURED if key != "versions")
 
 
-# What tells where something was measured, and what it took.
+# Types of the keys for the machine and the duration of a measurement.
 PLACE = {
     "backend": str, "device": str, "commit": (str, None), "versions?": ({str: (str, None)}, None),
     "seconds?": (float, None), "trials?": (list, None), "seed?": (Whole(), None),
 }  # fmt: skip
-# What tells what a run cost.
+# Types of the keys for the costs of a run.
 PRICED = PLACE | {
     "task": str, "encoder": str, "method": str, "score": (float, None), "seconds": float,
     "run?": (str, None), "name?": (str, None), "settings?": (dict, None), "metrics?": (dict, None),
@@ -48,18 +48,18 @@ PRICED = PLACE | {
 
 
 def measured(folder):
-    """The objects of all JSON files of a folder that say where they were measured.
+    """Returns the objects of all JSON files in a folder that state where they were measured.
 
-    `strays` names the other files.
+    `strays` returns the other files.
     """
     return [record for _, record in _files(folder) if _misfit(record, PLACE) is None]
 
 
 def priced(folder):
-    """Those of `measured` that are results of runs, with what they cost.
+    """Returns those of `measured` that are results of runs, with their costs.
 
     Returns:
-        `(records, {path: why another one is left out})`.
+        `(records, {path: reason for leaving it out})`.
     """
     kept, found, odd = ResultFolder(folder), [], {}
     for name, record in _files(folder):
@@ -68,24 +68,22 @@ def priced(folder):
             if why is None:
                 found.append(record)
             else:
-                odd[kept.file(name)] = f"no costs of it are shown: {why}"
+                odd[kept.file(name)] = f"its costs are left out: {why}"
     return found, odd
 
 
 def strays(folder):
-    """`{path: why it is passed over}` of the JSON files below a folder that others put there.
+    """Returns `{path: reason for skipping it}` of JSON files that the harness did not write.
 
-    Damaged files and those of seeds are left out: they are named where their suite is read.
+    Damaged files and those of seeds are left out: the readers of their suite report them.
     """
     kept, found = ResultFolder(folder), {}
     for name, record in _files(folder):
         if isinstance(record, dict) and set(WHERE) <= record.keys():
             if (why := _misfit(record, PLACE)) is not None:
-                found[kept.file(name)] = f"passed over: {why}"
+                found[kept.file(name)] = f"skipped: {why}"
         elif ".seed" not in name:
-            found[kept.file(name)] = (
-                f"no file of the harness, which tell {', '.join(WHERE)}: passed over"
-            )
+            found[kept.file(name)] = f"skipped: files of the harness must state {', '.join(WHERE)}"
     return found
 
 
@@ -99,32 +97,32 @@ def _files(folder):
 
 
 def _misfit(record, shape):
-    """Why an object of JSON has not a shape, or `None`."""
+    """Returns why an object of JSON does not have a shape, or `None`."""
     try:
         check_shape(record, shape, "another kind of file")
         if "method" in shape and record["method"] in GROUPS:
             settings = record.get("settings") or {}
             if settings.get("method") == record["method"]:
-                check_shape(settings, SETTINGS, "settings of no run")
+                check_shape(settings, SETTINGS, "not the settings of a run")
     except ValueError as error:
         return str(error)
     return None
 
 
 def failed(folder):
-    """A line for each run below a folder whose error was recorded."""
+    """Returns a line for each failed run below a folder, with its recorded error."""
     found = []
     for path in sorted(Path(folder).rglob("*.failed")):
         try:
             error = read_json(path, {"error": str}, nan=True)["error"]
         except (ValueError, OSError):
-            error = "no whole record of it"
+            error = "its record is damaged"
         found.append(f"{path.relative_to(folder.parent)}: {error}")
     return found
 
 
 def dates():
-    """`{commit: day}` of the repository's history; empty without it."""
+    """Returns `{commit: day}` of the repository's history; empty without a repository."""
     if (root := clone()) is None:
         return {}
     command = ["git", "-C", str(root), "log", "--all", "--format=%H %cs"]
@@ -136,13 +134,13 @@ def dates():
 
 
 def day_of(commit, days):
-    """The day of an abbreviated commit, or an empty string."""
+    """Returns the day of an abbreviated commit, or an empty string."""
     commit = (commit or "").removesuffix("+")
     return next((day for name, day in days.items() if commit and name.startswith(commit)), "")
 
 
 def where(folders):
-    """What was run on what: a row for each folder, task, device and set of versions.
+    """Returns a table of machines: a row for each folder, task, device and set of versions.
 
     Args:
         folders: `{name: folder}`.
@@ -178,9 +176,9 @@ def where(folders):
 
 
 def runs_of(results):
-    """`[[result of each seed] of each run]`, in the order of a table.
+    """Groups results by run, in the order of a table: a list of lists of seeds.
 
-    Results that tell no costs are left out: `priced` says why.
+    Results without costs are left out; `priced` returns the reasons.
     """
     found = {}
     for result in results:
@@ -198,7 +196,7 @@ def runs_of(results):
 
 
 def name_of(result):
-    """What a run did, in words."""
+    """Describes a run in words."""
     settings = result.get("settings") or {}
     if result["method"] in GROUPS and settings.get("method") == result["method"]:
         return describe(result)
@@ -206,7 +204,7 @@ def name_of(result):
 
 
 def costs(results):
-    """A row a run: its score and what it cost, search of rates included; `None` of no results."""
+    """Returns a table of runs: score and costs, search included; `None` without results."""
     table, numeric = [], ["runs", "score", "fits of the search", "seconds"]
     known = {key for result in results for key in result}
     extra = {key: head for key, (head, _) in COSTS.items() if key in known}
@@ -236,7 +234,7 @@ def costs(results):
 
 
 def _spread(of_run):
-    """Points of what is a share of 1; as it is what is none, as perplexity."""
+    """Formats scores: fractions in points, other scores such as perplexity unchanged."""
     if any(result["score"] is None for result in of_run):  # an infinite perplexity
         return ""
     mean, deviation, n = summary(of_run)
@@ -246,15 +244,16 @@ def _spread(of_run):
 
 
 def _can_be_drawn(result):
-    """Whether score and seconds fit on axes: plots of huge numbers take minutes."""
+    """Returns whether score and seconds fit on axes: plots of huge numbers take minutes."""
     score = result["score"]
     return score is not None and abs(score) < 1e6 and 0 <= result["seconds"] < 1e9
 
 
 def cost_figures(results):
-    """`{task: picture}` of score against seconds, of the number of examples most runs have.
+    """Returns `{task: figure}` of score against seconds.
 
-    Tasks with fewer than four runs that the command `run` knows have none.
+    A figure shows the runs with the most frequent number of training examples. It needs at least
+    four runs of the command `run`.
     """
     pictures, by_task = {}, {}
     for of_run in runs_of(results):

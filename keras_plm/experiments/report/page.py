@@ -1,4 +1,4 @@
-"""All results as one page: HTML that needs nothing else, Markdown, files of tables and pictures."""
+"""All results as one page: self-contained HTML, Markdown, and files of tables and plots."""
 
 import dataclasses
 import html
@@ -21,8 +21,8 @@ from keras_plm.experiments.report.views import (
 from keras_plm.files.writing import replacing, write_text
 
 TEMPLATE = Path(__file__).with_name("page.html")
-BY_LAYER = "_by_layer"  # ends the names of pictures of scores by layer
-LONG = 40  # rows from which on a table scrolls in its own box
+BY_LAYER = "_by_layer"  # end of the names of plots of scores by layer
+LONG = 40  # rows; a longer table scrolls in its own box
 HOW = (
     "Scores are in points: means over seeds ± their standard deviation, with the number of seeds "
     "in parentheses. A dev set chose learning rates and epochs, by the same search for all runs of "
@@ -31,8 +31,8 @@ HOW = (
 ANSWERS = (
     "The dev set ranks the runs of a task. The score is that of the first one on the evaluation "
     "split, with a 95 % interval from a bootstrap over seeds and examples. A run is not separable "
-    "from it if the interval of their difference holds zero. Seconds are of one training, after "
-    "the search. TFLOP are of its matrix products, where the record holds them."
+    "from it if the interval of their difference includes zero. Seconds are those of one training, "
+    "without the search. TFLOP are those of its matrix products, if they were recorded."
 )
 LAYERS = (
     "Scores of the frozen encoder by layer, on the evaluation split. Lines show fine-tuning and "
@@ -42,15 +42,16 @@ LAYERS = (
 
 @dataclasses.dataclass
 class Page:
-    """What the page holds: write it with `html()`, `markdown()`, `write_tables()`.
+    """Content of the page; `html()` and `markdown()` return its text, and `write` writes its files.
 
     Attributes:
-        root: The folder of results.
-        sections: Of `sections`.
-        claims: Dicts, see `views.claims_table`; `None` for no such part, a string why not.
+        root: Folder of results.
+        sections: List of `sections.Section`.
+        claims: Dicts, see `views.claims_table`. `None` omits this part; a string states why it is
+            missing.
         attention: `(weights, words, name of the encoder)`, or `None`.
-        more: Markdown of what is no suite, by name and title: of speed, say.
-        more_left_out: Why something else is not shown, by name.
+        more: Markdown of other parts, such as speed: `{(name, title): text}`.
+        more_left_out: Reasons why other parts are missing, by name.
     """
 
     root: Path
@@ -84,14 +85,14 @@ class Page:
             self.cost_pictures[name] = costs.cost_figures(results)
 
     def pictures(self):
-        """`{name: figure}` of all that is shown."""
+        """Returns `{name: figure}` of all plots of the page."""
         found = {f"{s.name}.{name}": f for s in self.shown for name, f in s.pictures.items()}
         for folder_name, pictures in self.cost_pictures.items():
             found |= {f"cost.{folder_name}.{task}": f for task, f in pictures.items()}
         return found
 
     def tables(self):
-        """`{name: Table}` of all that is shown."""
+        """Returns `{name: Table}` of all tables of the page."""
         texts = {s.name: s.text for s in self.shown} | {n: t for (n, _), t in self.more.items()}
         found = {}
         for name, text in texts.items():
@@ -108,7 +109,7 @@ class Page:
         return found
 
     def summary(self):
-        """What the page rests on, in a sentence."""
+        """Summarises the results of the page in one sentence."""
         number = sum(int(row[2].replace(",", "")) for row in self.where.rows) if self.where else 0
         hours = sum(float(row[5] or 0) for row in self.where.rows) if self.where else 0
         devices = sorted({row[7] for row in self.where.rows}) if self.where else []
@@ -120,7 +121,7 @@ class Page:
         return f"{text}. keras_plm {keras_plm.__version__}."
 
     def html(self):
-        """The page."""
+        """Returns the page as HTML."""
         parts, contents = [], []
 
         def part(mark, title, body, level=2):
@@ -143,7 +144,7 @@ class Page:
                 for name, why in self.broken.items()
             )
             part("left-out", "Left out", f'<ul class="warning">{items}</ul>')
-        part("suites", "All comparisons", f"<p>{to_html(HOW)} Click a table's head to sort it.</p>")
+        part("suites", "All comparisons", f"<p>{to_html(HOW)} Click a header to sort a table.</p>")
         for section in self.shown:
             title = section.name.replace("_", " ")
             part(slug(section.name), title, _folded(section.title, _section_html(section)), 3)
@@ -174,7 +175,7 @@ class Page:
         if isinstance(self.claims, str):
             return f'<p class="warning">{html.escape(self.claims)}</p>'
         if not self.claims:
-            return "<p>None was tried.</p>"
+            return "<p>No claim was tested.</p>"
         said = (
             "A claim is an ordering that a paper published, compared with the results here. An "
             "effect is a difference of means in the unit of the claim, by default points. Its "
@@ -187,19 +188,19 @@ class Page:
 
     def _where_html(self):
         said = (
-            "A row for each folder of results, task, machine and set of versions. A + after a "
-            "commit marks uncommitted changes; the day is that of the commit. Hours are of search "
-            "and training."
+            "The table has a row for each folder of results, task, machine and set of versions. A "
+            "+ after a commit marks uncommitted changes; the day is that of the commit. Hours "
+            "include search and training."
         )
         failed = "".join(f"<li>{html.escape(why)}</li>" for why in self.failed)
         failed = f'<p>Runs that failed:</p><ul class="warning">{failed}</ul>' if failed else ""
         return f"<p>{said}</p>{_table_html(self.where, 'Machines')}{failed}"
 
     def _cost_pictures_html(self):
-        """The pictures of the folder with the most tasks, then those of the others, folded."""
+        """Returns the plots of the folder with the most tasks, then the others, folded."""
         said = (
-            "Seconds are of one seed, with the search of its learning rates. A number marks a run "
-            "where no cheaper run is as good."
+            "Seconds are those of one seed, with the search of its learning rates. A number marks "
+            "a run if no cheaper run is as good."
         )
         folders = sorted(self.cost_pictures, key=lambda name: -len(self.cost_pictures[name]))
         body = [f"<p>{said}</p>"]
@@ -213,7 +214,7 @@ class Page:
         return "".join(body)
 
     def _layers_html(self):
-        """The pictures of scores by layer."""
+        """Returns the plots of scores by layer."""
         return "".join(
             _figure_html(figure, f"{section.name}.{name}", name.replace("_", " "))
             for section in self.shown
@@ -223,9 +224,9 @@ class Page:
 
     def _costs_html(self):
         said = (
-            "Seconds are of one seed, with the search of its learning rates. Those of a frozen "
-            "encoder hold the training of the reader, and the passes of the encoder where its "
-            "features were not stored."
+            "Seconds are those of one seed, with the search of its learning rates. For a frozen "
+            "encoder, they include the training of the reader, and the passes of the encoder "
+            "unless its features were stored."
         )
         return f"<p>{said}</p>" + "".join(
             _folded(f"{name}: {len(table.rows)} runs", _table_html(table, f"Costs of {name}"))
@@ -234,10 +235,10 @@ class Page:
         )
 
     def markdown(self, pictures=None):
-        """The same as Markdown.
+        """Returns the page as Markdown.
 
         Args:
-            pictures: `{name of a picture: its file}`, as links lead to it.
+            pictures: `{name of a plot: its path}`, for links.
         """
         text = ["# Results of keras_plm", self.summary()]
         if self.answers:
@@ -278,7 +279,7 @@ class Page:
 
 
 def slug(name):
-    """A name as the id of a part."""
+    """Converts a name to the id of a part."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
@@ -327,7 +328,7 @@ def _section_html(section):
 
 
 def _looks(weights, words):
-    """Where each word looks most in each layer, on the mean of its heads."""
+    """Returns a table of the most attended word of each word and layer, as a mean over heads."""
     rows = []
     for i, word in enumerate(words):
         row = {"word": cell(word)}
@@ -339,7 +340,7 @@ def _looks(weights, words):
 
 
 def looks_of(folder, text):
-    """`attention` of a `Page`: where the words of a text look in the encoder of a folder."""
+    """Computes the `attention` of a `Page` from the encoder in a folder and a text."""
     from keras_plm.attention_maps import word_attention
 
     encoder, tokenizer = keras_plm.load(folder, dtype="float32")
@@ -348,13 +349,13 @@ def looks_of(folder, text):
 
 def write(page, html_file=None, markdown_file=None, tables_folder=None, pictures_folder=None,
           picture_type="png"):  # fmt: skip
-    """Writes what is asked for of a page; gives the paths written.
+    """Writes the requested files of a page, and returns their paths.
 
     Args:
         page: A `Page`.
-        html_file, markdown_file: Where the page is put.
-        tables_folder: Where a .csv and a .tex of each table are put.
-        pictures_folder: Where a file of each picture is put.
+        html_file, markdown_file: Paths of the page.
+        tables_folder: Folder for a .csv and a .tex file of each table.
+        pictures_folder: Folder for a file of each plot.
         picture_type: "png" or "svg".
     """
     texts, links = {}, {}

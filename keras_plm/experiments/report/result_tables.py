@@ -1,4 +1,4 @@
-"""Result files to tables and pictures; nothing is computed from a live process."""
+"""Tables and plots from result files."""
 
 import json
 from collections import Counter
@@ -11,13 +11,13 @@ from keras_plm.plots import score_by_layer
 from keras_plm.transfer import LAYER_CHOICES
 
 ORDER = ("scratch", "randomly_initialised", "features", "fine_tune")
-TRAINED = ("scratch", "fine_tune")  # the encoder learns
-# What the record of a run has next to `results.SHAPE`.
+TRAINED = ("scratch", "fine_tune")  # methods that train the encoder
+# Types of the keys of a run's record that a table needs.
 RUN = {"run": str, "method": OneOf(tuple(METHODS)), "score": float, "settings": SETTINGS}
 
 
 def describe(result, common=("train_limit", "precision")):
-    """What a run did, for a table's first column, but for the fields that its column shares."""
+    """Describes a run for the first column of a table, without the fields in `common`."""
     fields, method = result["settings"], result["method"]
     names = {
         "scratch": "random weights, all trained",
@@ -39,9 +39,9 @@ def describe(result, common=("train_limit", "precision")):
 
 
 def variant(fields):
-    """How a run mixes and places features, or trains, where that is not the usual way: words.
+    """Lists the settings of a run that differ from their defaults, in words.
 
-    Results hold these fields only where they are not at their defaults.
+    Results omit these settings at their defaults.
     """
     places = {
         "output": "features after the reader",
@@ -71,27 +71,28 @@ def variant(fields):
 
 
 def of_runs(results):
-    """Those of some results that a table of runs can show, and why it cannot show the others.
+    """Selects the results that a table of runs can show.
 
-    A run whose seeds do not share their settings is left out whole, and so is one that has the
-    settings of another.
+    It leaves out runs whose seeds have different settings, and runs with the settings of another
+    run.
 
     Returns:
-        `(results, [why another is left out])`.
+        `(results, [reason for leaving out a result])`.
 
     Raises:
-        ValueError: If it can show none, with why.
+        ValueError: If it can show no result.
     """
     runs, odd = {}, []
     for result in results:
         name = getattr(result, "where", "") or "A result"
         try:
-            check_shape(dict(result), RUN, f"{name} is no result of `run`, left out")
+            check_shape(dict(result), RUN, f"{name} is not a result of `run`, left out")
             first = next(iter(result["metrics"].values()), None)
             check_shape(first, float, f"{name} has no score by a metric, left out")
             if abs(result["score"]) > 1e6:
                 raise ValueError(
-                    f"{name} has a score that no task gives, left out. Received: {result['score']}"
+                    f"{name} must have a score of at most 1e6, left out. "
+                    f"Received: {result['score']}"
                 )
             run = result["task"], result["encoder"], result["method"], result["run"]
             runs.setdefault(run, []).append(result)
@@ -105,7 +106,7 @@ def of_runs(results):
             other = named.setdefault((task, encoder, settings), run)
             if other != run:
                 raise ValueError(
-                    f"{_where(of_run[0])}: Seeds of the same settings are one run: remove the "
+                    f"{_where(of_run[0])}: Seeds of the same settings must be one run: remove the "
                     f"older files. Received: the runs {other!r} and {run!r}"
                 )
             for result in of_run:
@@ -119,16 +120,16 @@ def of_runs(results):
 
 
 def rows_of(results):
-    """`{(encoder, row): {task: [result]}}` in the order of a table.
+    """Groups results by row: `{(encoder, row): {task: [result]}}`, in the order of a table.
 
-    A run that differs from most of its task in training examples or precision says so, and runs
-    that would have one row get different labels.
+    A label states training examples or precision if they differ from most runs of the task.
+    Different runs get different labels.
     """
     for result in results:
         if result["method"] not in ORDER or not result.get("run"):
             raise ValueError(
-                f"{getattr(result, 'where', '') or 'A result'} is no run: a table of runs holds "
-                f"the methods {', '.join(ORDER)}, each run with its name. Received: "
+                f"{getattr(result, 'where', '') or 'A result'} must be that of a run with a name "
+                f"and one of the methods {', '.join(ORDER)}. Received: "
                 f"method={result['method']!r:.60}, run={result.get('run')!r:.60}"
             )
     usual = {}
@@ -146,7 +147,7 @@ def rows_of(results):
         of_task, fields = usual[result["task"]], result["settings"]
         common = [name for name in of_task if fields[name] == of_task[name]]
         if result["method"] not in TRAINED:
-            common.append("precision")  # theirs is float32
+            common.append("precision")  # always float32
         return describe(result, common)
 
     rows = {}
@@ -157,14 +158,14 @@ def rows_of(results):
 
 
 def add_seed(result, of_cell):
-    """Puts a result next to the other seeds of its run.
+    """Adds a result to the other seeds of its run.
 
     Raises:
-        ValueError: If it is of other settings, or its seed is there already.
+        ValueError: If its settings differ, or its seed exists already.
     """
     if twice := [other for other in of_cell if other["seed"] == result["seed"]]:
         raise ValueError(
-            "A run has one result a seed: keep one of the two elsewhere. "
+            "A run must have one result per seed: move one of the two elsewhere. "
             f"Received: {_where(twice[0])} and {_where(result)}"
         )
     if of_cell and settings_of(of_cell[0]) != settings_of(result):
@@ -176,26 +177,26 @@ def add_seed(result, of_cell):
 
 
 def file_of(result):
-    """The name of a result in its suite's folder."""
+    """Returns the name of a result in its suite's folder."""
     return result_name(*(result[key] for key in ("task", "encoder", "run", "seed")))
 
 
 def _where(result):
-    """Where a result was read, for messages; or else its name."""
+    """Returns the source file of a result for messages; otherwise its name."""
     return getattr(result, "where", "") or file_of(result)
 
 
 def place_of_layers(layers):
-    """Where a choice of layers stands among all: as the paper lists them, then single ones."""
+    """Returns the position of a choice of layers: the order of the paper, then single layers."""
     names = list(LAYER_CHOICES)
     if layers in names:
         return names.index(layers)
-    number = layers.rpartition("_")[2]  # nothing where the encoder learns
+    number = layers.rpartition("_")[2]  # empty for methods that train the encoder
     return len(names) + (int(number) if number.isdecimal() else 0)
 
 
 def _place(result):
-    """Where a result stands in a table: choices of layers as the paper lists them."""
+    """Returns the position of a result in a table: choices of layers in the paper's order."""
     fields = result["settings"]
     layers = place_of_layers(fields["layers"])
     method = ORDER.index(result["method"])
@@ -212,7 +213,7 @@ def _most(values):
 
 
 def markdown(results):
-    """A table: a row per run, a column per task, mean ± deviation between seeds (n), in points."""
+    """Formats a table: a row per run, a column per task, mean ± deviation (n seeds), in points."""
     tasks = sorted({result["task"] for result in results})
     metric = {result["task"]: next(iter(result["metrics"])) for result in results}
     limited = {result["task"]: _usual_limit(results, result["task"]) for result in results}
@@ -242,14 +243,14 @@ def markdown(results):
 
 
 def _usual_limit(results, task):
-    """Words on how many examples most runs of a task were trained on, if not on all."""
+    """Describes the usual limit of training examples of a task; empty without a limit."""
     of_task = [result for result in results if result["task"] == task]
     limit = _most(result["settings"]["train_limit"] for result in of_task)
     return f", {limit:,} training examples at most" if limit else ""
 
 
 def layer_figure(results, task):
-    """The picture of scores by choice of layers of one task."""
+    """Draws the scores of one task by choice of layers."""
     found = [result for result in results if result["task"] == task]
     drawn = [result for result in found if result["method"] == "features"]
     limit = _most(result["settings"]["train_limit"] for result in drawn or found)
@@ -257,7 +258,7 @@ def layer_figure(results, task):
     metric = next(iter(found[0]["metrics"])).replace("_", " ")
 
     def parts(results, *names):
-        """The names of fields in which results differ."""
+        """Returns the names of fields in which results differ."""
         return [name for name in names if len({_field(r, name) for r in results}) > 1]
 
     rows, lines, fresh = {}, {}, {}

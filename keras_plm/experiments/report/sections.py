@@ -1,4 +1,4 @@
-"""What a page of results shows: each suite's tables and pictures, or why they cannot be shown."""
+"""Sections of a page of results: tables and plots of each suite, or why they are missing."""
 
 import dataclasses
 import tempfile
@@ -17,9 +17,9 @@ from keras_plm.experiments.results import (
 )
 from keras_plm.files.arguments import explains
 
-# What reading raises of a valid JSON file that is not as a suite writes it.
+# Errors that suites raise for valid JSON files with unexpected content.
 ODD = (KeyError, TypeError, AttributeError, IndexError, ArithmeticError, RuntimeError, OSError)
-MOST_TRIED = 40  # records of a task, to find the one that a suite cannot read
+MOST_TRIED = 40  # records of a task that are tried, to find the one that a suite cannot read
 
 
 @dataclasses.dataclass
@@ -27,13 +27,13 @@ class Section:
     """A suite's part of the page.
 
     Attributes:
-        name: Of the suite and scale, one for each of a page.
-        title: Its head.
-        folder: Its results.
-        text: Its tables and notes, as Markdown.
+        name: Name of suite and scale, unique on the page.
+        title: Title of the section.
+        folder: Folder of its results.
+        text: Tables and notes as Markdown.
         pictures: `{name: matplotlib figure}`.
-        left_out: Why it, or a part of it, is not shown; empty where all is.
-        empty: Whether that is because nothing was run.
+        left_out: Reason why the section or a part is missing; empty if it is complete.
+        empty: Whether it is missing because nothing was run.
     """
 
     name: str
@@ -46,30 +46,31 @@ class Section:
 
 
 def section_of_runs(folder, title="Runs"):
-    """A folder of results of single runs as one section."""
+    """Creates one section from a folder of results of single runs."""
     folder = Path(folder)
     return _fill(Section(folder.resolve().name, title, folder), _of_runs)
 
 
 def sections(root, suite=None, scale=None, suites=None, titles=None):
-    """The suites below a folder of results, those that cannot be shown too.
+    """Creates the sections of all suites below a folder of results, also of unreadable ones.
 
     Args:
         root: The folder.
-        suite: One of them alone: of `suites`, or a folder's name.
-        scale: Its scale; without `suite`, all scales but "test".
-        suites: `{name: suite}` of whole comparisons, each with `source`, `scales`, `markdown` and
-            `figures` of a folder, and `home`, see `suite_folder`. Other folders hold single runs.
+        suite: Only this one: a name in `suites`, or the name of a folder.
+        scale: Scale of the suite; by default all scales except "test".
+        suites: `{name: suite}` of whole comparisons. A suite has `source`, `scales`, `home` (see
+            `suite_folder`), and the functions `markdown` and `figures` of a folder. Other folders
+            hold single runs.
         titles: `{folder: title}` of folders of single runs, in the order of the page.
 
     Raises:
-        ValueError: If the folder is not there.
+        ValueError: If the folder is missing.
     """
     root = Path(root)
     if not root.is_dir():
         raise ValueError(
-            "`--results` is the folder where suites are kept. "
-            f"Received: {str(root)!r}, which is no folder"
+            "`--results` must be a folder of suites. "
+            f"Received: {str(root)!r}, which is not a folder"
         )
     found, taken = [], set()
     for name, about in (suites or {}).items():
@@ -81,7 +82,7 @@ def sections(root, suite=None, scale=None, suites=None, titles=None):
                 continue
             title = about.source if at == "small" else f"{about.source}; scale {at}"
             if at == "test":
-                title += ": small models, whose numbers mean nothing"
+                title += ": tiny models, numbers without meaning"
             section = Section(marked(name, at), title, kept)
             if kept.is_dir() or at == "small":
                 found.append(_fill(section, lambda kept, about=about: _of_suite(about, kept)))
@@ -101,7 +102,7 @@ def sections(root, suite=None, scale=None, suites=None, titles=None):
 
 
 def _of_suite(suite, kept):
-    """As `_of_runs`."""
+    """Returns text, plots and what is left out of a suite, like `_of_runs`."""
     try:
         return suite.markdown(kept), suite.figures(kept), ""
     except NoResult:
@@ -124,7 +125,7 @@ def _of_suite(suite, kept):
             found = _only(suite, kept, without)
             if found is None:
                 continue
-            # The task of a valid record that the suite cannot read; perhaps one record is enough.
+            # The suite cannot read a valid record of this task. Try to leave out only one record.
             of_task = [name for name in names if name not in without]
             for odd in of_task[:MOST_TRIED]:
                 more = _only(suite, kept, [name for name in names if name != odd])
@@ -136,7 +137,7 @@ def _of_suite(suite, kept):
 
 
 def _only(suite, kept, names):
-    """Text and pictures of a suite of some of its results; `None` where it cannot read them."""
+    """Returns text and plots of a suite for some results; `None` if it cannot read them."""
     with tempfile.TemporaryDirectory() as folder:
         only = Path(folder) / kept.name
         try:
@@ -147,7 +148,7 @@ def _only(suite, kept, names):
 
 
 def _of_runs(kept):
-    """Text, pictures and what is left out: a damaged file of one task leaves the others there."""
+    """Returns text, plots and what is left out; a damaged file leaves out only its task."""
     left_out = ""
     try:
         results = read_results(kept)
@@ -155,7 +156,7 @@ def _of_runs(kept):
         raise
     except ValueError as error:
         whole, damaged = _tasks(kept)
-        if not whole or not damaged:  # the fault is of no task alone
+        if not whole or not damaged:  # the error does not come from single tasks
             raise
         results, left_out = [r for task in whole for r in read_results(kept, task)], str(error)
     results, odd = of_runs(results)
@@ -166,7 +167,7 @@ def _of_runs(kept):
 
 
 def _tasks(kept):
-    """`(whole, damaged)`: the tasks whose results can be read, and the others."""
+    """Returns `(whole, damaged)`: the tasks with readable results, and the others."""
     whole, damaged = [], []
     names = ResultFolder(kept).names("*/*")
     for task in dict.fromkeys(name.split("/")[0] for name in names):
@@ -182,7 +183,7 @@ def _tasks(kept):
 
 
 def _fill(section, read):
-    """A section with what its files give, or why they give nothing."""
+    """Fills a section from its files, or states why it is missing."""
     try:
         text, pictures, left_out = read(section.folder)
         tables.blocks(text)
@@ -195,35 +196,35 @@ def _fill(section, read):
 
 
 def blame(kept, error):
-    """The file of a folder that is not as a suite writes them."""
+    """Returns a message about the file of a folder that a suite cannot read."""
     results = ResultFolder(kept)
     for name in results.names():
         try:
             found = results.record(name) if ".seed" in name else results.json(name)
             if not hasattr(found, "keys"):
                 raise ValueError(
-                    f"{results.where(name)} is no result file: move it elsewhere. "
+                    f"{results.where(name)} is not a result file: move it elsewhere. "
                     f"Received: a {type(found).__name__}"
                 )
             missing = [key for key in MEASURED if ".seed" in name and key not in found]
             if missing:
                 raise ValueError(
-                    f"{results.where(name)} is no result of a run: move it elsewhere. "
+                    f"{results.where(name)} is not the result of a run: move it elsewhere. "
                     f"Received: an object without {', '.join(missing)}"
                 )
         except (ValueError, OSError) as named:
             return str(named)
     return (
-        f"A file below {kept} is not as this suite writes them: run it again into another folder. "
+        f"A file below {kept} has unexpected content: run the suite again into another folder. "
         f"Received: content that raises a {type(error).__name__}"
     )
 
 
 def reason(root, files, error):
-    """The reason why files next to the suites cannot be shown."""
+    """Returns the reason why files next to the suites cannot be shown."""
     if explains(error):
         return str(error)
     return (
-        f"{root / files} is not as the harness writes it: move it elsewhere. "
+        f"{root / files} has unexpected content: move it elsewhere. "
         f"Received: content that raises a {type(error).__name__}"
     )

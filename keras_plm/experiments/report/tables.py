@@ -1,7 +1,7 @@
-"""One structure of a table, written as Markdown, HTML, CSV and LaTeX.
+"""Tables that can be written as Markdown, HTML, CSV and LaTeX.
 
-The suites write Markdown for pages; `blocks` reads theirs back, so that each table is made once.
-A cell is Markdown of a few marks: `**best**`, `` `code` ``, `<br>`, and backslashes before signs.
+The suites write Markdown for pages, and `blocks` parses it. A cell is Markdown with few marks:
+`**best**`, `` `code` ``, `<br>`, and backslashes before signs.
 """
 
 import csv
@@ -13,7 +13,7 @@ import re
 
 MARKS = re.compile(r"\\([\\`*_{}\[\]()#+.!|<>~-])|\*\*(.+?)\*\*|`([^`]+)`|<br>")
 NUMBER = re.compile(r"[+−-]?(\d{1,3}(,\d{3})+|\d+)(\.\d+)?(e[+-]?\d+)?")
-# What begins like a formula and computes nothing: numbers, and several of them in brackets.
+# Text that begins like a formula, but is none: numbers, also several in brackets.
 HARMLESS = re.compile(r"[+−-]?\d([\d.,e±%()\[\] +−-]| to )*")
 UNITS = {"k": 1e3, "M": 1e6, "G": 1e9}
 SPREAD = re.compile(r"^(?P<mean>\S+)(?: ± (?P<deviation>\S+))?(?: \((?P<n>\d+)\))?$")
@@ -24,10 +24,10 @@ TEX = {
     "±": r"$\pm$", "−": "$-$", "×": r"$\times$", "λ": r"$\lambda$", "→": r"$\to$",
     "≥": r"$\geq$", "≤": r"$\leq$", "…": r"\ldots{}", "≠": r"$\neq$",
 }  # fmt: skip
-LONG_HEAD = 16  # characters of a head from which on its column of numbers is not made narrow
-ROOMY = 22  # characters of a cell from which on its column is not made narrow on the page
+LONG_HEAD = 16  # characters; a longer header keeps its column of numbers wide on the page
+ROOMY = 22  # characters; a longer cell keeps its column of text wide on the page
 LONGEST_NAME = 200  # characters of a name in a plot
-WIDE = 45  # characters of a cell from which on its column breaks lines in LaTeX
+WIDE = 45  # characters; a longer cell makes its column break lines in LaTeX
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,10 +35,10 @@ class Table:
     """Columns and rows of cells.
 
     Attributes:
-        columns: Heads, as cells.
-        rows: Tuples of cells, as many as columns.
-        numeric: Whether a column stands to the right and sorts by number, one for each.
-        title: What is in it.
+        columns: Headers, as cells.
+        rows: Tuples of cells, one for each column.
+        numeric: For each column, whether it is right-aligned and sorts by number.
+        title: Title of the table.
     """
 
     columns: tuple
@@ -50,12 +50,13 @@ class Table:
         for row in (self.numeric, *self.rows):
             if len(row) != len(self.columns):
                 raise ValueError(
-                    f"A row has a cell for each of {len(self.columns)} columns. Received: {row}"
+                    f"A row must have a cell for each of {len(self.columns)} columns. "
+                    f"Received: {row}"
                 )
 
     @classmethod
     def of(cls, rows, numeric=(), title=""):
-        """A table of dicts that share their keys, the columns; `numeric` names some of them."""
+        """Creates a table from dicts with the same keys, its columns; `numeric` names some."""
         columns = tuple(rows[0])
         cells = tuple(tuple(str(row[name]) for name in columns) for row in rows)
         return cls(columns, cells, tuple(name in numeric for name in columns), title)
@@ -66,7 +67,7 @@ class Table:
         return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in self.rows)]) + "\n"
 
     def html(self):
-        """A `<table>` whose heads are buttons, and whose cells carry the numbers they sort by."""
+        """Returns a `<table>` with buttons as headers; its cells hold the numbers they sort by."""
         kinds = []
         for i, numeric in enumerate(self.numeric):
             room = len(plain(self.columns[i])) if numeric else self._longest(i)
@@ -95,7 +96,7 @@ class Table:
         return max((len(plain(row[column])) for row in self.rows), default=0)
 
     def csv(self):
-        """Numbers alone: what has a deviation or a number of runs has columns of its own."""
+        """Returns CSV, with separate columns for deviations and numbers of runs."""
         columns = []
         for i, (name, numeric) in enumerate(zip(self.columns, self.numeric, strict=True)):
             cells = [plain(row[i]) for row in self.rows]
@@ -103,7 +104,7 @@ class Table:
             spread = any(part and (part["deviation"] or part["n"]) for part in parts)
             means = [part["mean"] if part and spread else cell
                      for part, cell in zip(parts, cells, strict=True)]  # fmt: skip
-            # Heads of their own, for programs that know columns by them.
+            # Unique headers, for programs that identify columns by them.
             name = plain(name) or ("row" if i == 0 else "of")
             name += f" ({i + 1})" if name in (column[0] for column in columns) else ""
             columns.append([name, *(_bare(mean) if numeric else mean for mean in means)])
@@ -119,7 +120,7 @@ class Table:
         return file.getvalue()
 
     def latex(self):
-        """A `table` for the package booktabs."""
+        """Returns a `table` for the LaTeX package booktabs."""
         kinds = []
         for i, numeric in enumerate(self.numeric):
             wide = self._longest(i) > WIDE
@@ -138,22 +139,22 @@ def _javascript(value):
 
 
 def _bare(text):
-    """A number without the commas of its thousands; anything else as it is."""
+    """Removes the thousands separators of a number; returns other text unchanged."""
     return text.replace(",", "") if NUMBER.fullmatch(text) else text
 
 
 def _no_formula(text):
-    """A text that spreadsheet programs do not compute, with an apostrophe where they would.
+    """Puts an apostrophe before a text that spreadsheet programs would compute.
 
     Reference: OWASP, CSV injection.
     """
-    text = text.replace("\r", " ")  # which the module csv does not quote
+    text = text.replace("\r", " ")  # the module csv does not quote it
     harmful = text.lstrip()[:1] in tuple("=+-@") or text[:1] in ("\t", "\n")
     return f"'{text}" if text and harmful and not HARMLESS.fullmatch(text) else text
 
 
 def _render(text, escape, strong, code, newline):
-    """A cell with its marks put as a format has them, and what is between them escaped."""
+    """Converts the marks of a cell to those of a format, and escapes the text between them."""
 
     def mark(match):
         sign, bold, verbatim = match.groups()
@@ -171,12 +172,12 @@ def _render(text, escape, strong, code, newline):
 
 
 def to_html(text):
-    """A cell or a paragraph as HTML."""
+    """Converts a cell or a paragraph to HTML."""
     return _render(text, html.escape, "<strong>{}</strong>", "<code>{}</code>", "<br>")
 
 
 def to_latex(text):
-    """A cell as LaTeX."""
+    """Converts a cell to LaTeX."""
 
     def escape(text):
         return "".join(TEX.get(character, character) for character in text)
@@ -185,29 +186,29 @@ def to_latex(text):
 
 
 def plain(text):
-    """A cell without marks."""
+    """Returns a cell without marks."""
     return _render(text, str, "{}", "{}", "\n")
 
 
 def cell(text):
-    """Any text as a cell: what would be read as a mark has a backslash before it."""
+    """Converts any text to a cell, with a backslash before each mark."""
     text = " ".join(str(text).split())
     return re.sub(r"([\\|*`<>\[\]])", r"\\\1", text)
 
 
 def file_name(text):
-    """A text as the name of a file: without separators and what shells and links treat apart."""
+    """Converts a text to a file name without special characters of paths, shells and links."""
     return re.sub(r"[^\w.+=-]+", "_", text)[:150].lstrip(".") or "_"
 
 
 def plot_text(text):
-    """A text as matplotlib shows it: short, no formulas, and nothing that SVG cannot hold."""
+    """Prepares a text for matplotlib: shortened, without formulas and characters invalid in SVG."""
     text = text if len(text) <= LONGEST_NAME else f"{text[:LONGEST_NAME]}..."
     return re.sub(r"[\x00-\x1f\x7f\ud800-\udfff\ufffe\uffff]", "\ufffd", text).replace("$", r"\$")
 
 
 def number(text):
-    """What a cell sorts by: its first number, or `None` where it has none.
+    """Returns the number that a cell sorts by: its first number, or `None` without one.
 
     >>> number("**42.4 ± 0.5 (3)**"), number("1.31 M"), number("2,838.2 (1)"), number("")
     (42.4, 1310000.0, 2838.2, None)
@@ -222,12 +223,12 @@ def number(text):
 
 
 def blocks(markdown):
-    """What a suite's Markdown is made of: tables, paragraphs (strings), lists (of strings).
+    """Parses the Markdown of a suite: `Table`s, paragraphs (strings) and lists (of strings).
 
-    A table's title is the paragraph before it, where that ends with a colon.
+    The paragraph before a table is its title if it ends with a colon.
 
     Raises:
-        ValueError: If a row of a table has more or fewer cells than its head.
+        ValueError: If a row of a table has more or fewer cells than its header.
     """
     found = []
     for part in re.split(r"\n\s*\n", markdown.strip("\n")):

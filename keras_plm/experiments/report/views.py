@@ -1,4 +1,4 @@
-"""Parts of the page of results that are no plain tables: pictures, claims, a text's attention."""
+"""Parts of the page of results other than plain tables: plots, claims, attention of a text."""
 
 import html
 import io
@@ -10,7 +10,7 @@ from collections import Counter
 from keras_plm.experiments.report.tables import Table, cell
 
 XLINK = "{http://www.w3.org/1999/xlink}href"
-# The widths of DejaVu Sans, in which matplotlib sets its texts, are nearly those of Verdana.
+# Matplotlib uses DejaVu Sans. Verdana has nearly the same widths.
 FONT = "'DejaVu Sans', Verdana, sans-serif"
 POINT = 4 / 3  # pixels
 VERDICTS = {
@@ -20,16 +20,16 @@ VERDICTS = {
     "not run": "–",
 }
 DESCRIPTIVE = " (descriptive)"  # after a verdict that rests on few seeds only
-MOST_WORDS = 80  # of the attention view: numbers grow with their square
+MOST_WORDS = 80  # words of the attention view; its size grows with their square
 
 
 def svg(figure, name, label):
-    """A matplotlib figure as `<svg>` that stands within a page: no namespaces, no doubled ids.
+    """Converts a matplotlib figure to an `<svg>` for a page, without namespaces or duplicate ids.
 
     Args:
         figure: The figure.
-        name: What its ids begin with, one for each of a page.
-        label: What it shows, for readers of screens.
+        name: Prefix of its ids, unique on the page.
+        label: Description for screen readers.
     """
     from matplotlib import rc_context
 
@@ -70,17 +70,17 @@ def svg(figure, name, label):
 
 
 def claims_table(rows):
-    """The verdicts on published orderings as a table.
+    """Returns the verdicts on published orderings as a table.
 
     Args:
         rows: Dicts with `name`, `statement`, `task`, `source`, `verdict` (a key of `VERDICTS`,
-            which may be descriptive), `trained` (numbers of examples), `effect`, `low`, `high`,
-            `detectable`, in the claim's `unit` (by default points), `p` (`adjusted` takes its
-            place), `seeds`, `published` figures, whether they are `verified`, and `note`; what is
-            not known is `None` or missing.
+            perhaps with `DESCRIPTIVE`), `trained` (numbers of examples), `p` (`adjusted` takes
+            precedence), `seeds`, `published` figures, `verified` (whether they are) and `note`.
+            `effect`, `low`, `high` and `detectable` are in the claim's `unit`, by default points.
+            Unknown values are `None` or missing.
 
     Raises:
-        ValueError: If a verdict is none of `VERDICTS`.
+        ValueError: If a verdict is not in `VERDICTS`.
     """
     table = []
     for row in rows:
@@ -109,20 +109,20 @@ def claims_table(rows):
 
 
 def trained_on(row):
-    """How many examples both sides of a claim were trained on, or each where they differ."""
+    """Formats the number of training examples of a claim's arms; two numbers if they differ."""
     return " and ".join(f"{count:,}" for count in dict.fromkeys(row.get("trained") or ()))
 
 
 def verdict_of(row):
-    """A claim's verdict, a key of `VERDICTS`.
+    """Returns a claim's verdict, a key of `VERDICTS`.
 
     Raises:
-        ValueError: If it is none.
+        ValueError: If it is not in `VERDICTS`.
     """
     verdict = str(row.get("verdict")).removesuffix(DESCRIPTIVE)
     if verdict not in VERDICTS:
         raise ValueError(
-            f"A verdict is one of {', '.join(VERDICTS)}. "
+            f"A verdict must be one of {', '.join(VERDICTS)}. "
             f"Received: {row.get('verdict')!r} of {row.get('name')!r}"
         )
     return verdict
@@ -133,13 +133,13 @@ def _signed(value):
 
 
 def _listed(value):
-    """One thing or several, as text."""
+    """Joins one value or several as text."""
     values = value if isinstance(value, list | tuple) else [value]
     return ", ".join(str(part) for part in values if part is not None)
 
 
 def count_claims(rows):
-    """How many claims have each verdict, as text; `{verdict: text}`, of all verdicts."""
+    """Counts the claims of each verdict: `{verdict: text}` for all verdicts."""
     found = Counter(verdict_of(row) for row in rows)
     few = Counter(verdict_of(row) for row in rows if row["verdict"].endswith(DESCRIPTIVE))
     return {
@@ -150,7 +150,7 @@ def count_claims(rows):
 
 
 def claims_html(rows):
-    """Counts that filter, a field to search, and a table for each paper."""
+    """Returns the claims as HTML: counts that filter, a search field and a table per paper."""
     buttons = "".join(
         f'<button type="button" class="verdict {verdict.replace(" ", "-")}" aria-pressed="false" '
         f'data-verdict="{verdict.replace(" ", "-")}">{VERDICTS[verdict]} {text}</button>'
@@ -174,7 +174,7 @@ def claims_html(rows):
 
 
 def paper_of(row):
-    """The paper of a claim: its source without the table or section."""
+    """Returns the paper of a claim: its source without the table or section."""
     return str(row.get("source") or "No source").partition(",")[0]
 
 
@@ -197,19 +197,19 @@ def _verdicts_html(rows):
 
 
 def attention_html(weights, words, about):
-    """A sentence whose words, pointed at or reached by keyboard, show where they look.
+    """Returns a sentence as HTML; pointer or keyboard select a word and show its attention.
 
     Args:
         weights: (L, N, W, W), see `keras_plm.attention_maps.word_attention`.
         words: W strings.
-        about: The encoder's name.
+        about: Name of the encoder.
 
     Raises:
-        ValueError: If the text is too long to be shown.
+        ValueError: If the text is too long.
     """
     if len(words) > MOST_WORDS:
         raise ValueError(
-            f"The attention view shows {MOST_WORDS} words at most. Received: {len(words)}"
+            f"The attention view shows at most {MOST_WORDS} words. Received: {len(words)}"
         )
     num_layers, heads = weights.shape[:2]
     thousandths = (weights * 1000).round().astype(int).reshape(-1).tolist()
@@ -230,13 +230,13 @@ def attention_html(weights, words, about):
         "</div>"
         for i in reversed(range(num_layers))
     )
-    # What could end the script is written as JSON can write it too.
+    # `<` could end the script; JSON also has an escape for it.
     safe = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")
     return (
-        "<p>Point at a word of the sentence, or go to it with Tab and the arrow keys, to see "
-        f"where {html.escape(about)} looks from there: the stronger the colour, the more of what "
-        "the word takes in is of that word. A word of several pieces looks as they do on the mean "
-        "and is looked at as much as they are together.</p>"
+        "<p>Point at a word of the sentence, or select it with Tab and the arrow keys, to see its "
+        f"attention in {html.escape(about)}. A stronger colour means more attention. The attention "
+        "of a word with several tokens is the mean over its tokens. The attention to such a word "
+        "is the sum.</p>"
         f'<div id="look"><fieldset><legend>Head</legend>{choices}</fieldset>'
         f'<p class="sentence" role="group" aria-label="Words of the sentence">{buttons}</p>'
         f'<div aria-live="polite">{rows}</div>'

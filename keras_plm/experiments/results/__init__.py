@@ -1,4 +1,4 @@
-"""Results of runs: a record for each, kept in a folder for each suite."""
+"""Results of runs: a record for each run, in a folder for each suite."""
 
 from keras_plm.experiments.results.folder import (
     LOCKS,

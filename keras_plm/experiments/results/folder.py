@@ -1,7 +1,7 @@
-"""The folder that keeps a suite's records, loose or packed.
+"""Folder of a suite's records, loose or packed.
 
-A run writes its own files while it works. `ResultFolder.pack` gathers those of a suite in two
-files, and everything that reads takes both; a loose file hides the packed one of its name.
+A run writes loose files. `ResultFolder.pack` gathers those of a suite in two files. Readers accept
+both forms; a loose file takes precedence over the packed one of its name.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ from keras_plm.files.opening import (
 )
 from keras_plm.files.writing import replacing, write_json
 
-LOCKS = ".locks"  # a folder among the results
+LOCKS = ".locks"  # folder in the results
 RECORDS, EXAMPLES = "results.jsonl", "examples.zip"  # the packed files of a suite
 SEEDS = "*.seed*.json"  # the names of runs
 
@@ -212,7 +212,7 @@ class ResultFolder:
             write_json(self.file(name), record.to_json())
 
     def changing(self) -> AbstractContextManager[Any]:
-        """Lock for archiving and writing, so that no two settings have results.
+        """Lock for archiving and writing: a run has results of one version of its settings.
 
         Other processes wait for it. It is reentrant in a thread.
         """
@@ -237,7 +237,7 @@ class ResultFolder:
                 stack.enter_context(one_writer(lock))
             except ValueError as error:
                 if say is not None:
-                    say(f"another process makes this result, waiting: {error}")
+                    say(f"waiting for another process that computes this result: {error}")
                 stack.enter_context(one_writer(lock, wait=True))
             yield
 
@@ -255,7 +255,7 @@ class ResultFolder:
 
     def archive(self, name: str) -> Path | None:
         """Renames a result by a hash of its content; returns the path, or `None`."""
-        self.unpack([name])  # a packed one would count again once the loose one is away
+        self.unpack([name])  # otherwise a packed record would replace the loose one
         for path in (self.file(_of_examples(name)), self.file(name)):
             kept = archive(path) if path.is_file() else None
         return kept
@@ -263,7 +263,7 @@ class ResultFolder:
     def pack(self) -> tuple[int, int]:
         """Moves the loose files of tasks to the packed files.
 
-        It removes loose files after writing and checking the packed files, so a stopped call can be
+        It removes loose files after writing and checking the packed files. A stopped call can be
         repeated.
 
         Returns:
@@ -285,7 +285,7 @@ class ResultFolder:
             for name, found in new.items():
                 if not isinstance(found, dict) or "file" in found:
                     raise ValueError(
-                        f"{self.file(name)}: A result is an object without the key `file`. "
+                        f"{self.file(name)}: A result must be an object without the key `file`. "
                         f"Received: {shown(found)}"
                     )
             if not any(texts):
@@ -295,12 +295,12 @@ class ResultFolder:
             self._rewrite(records, members)
             if self._records() != records or self._contents() != members:
                 raise OSError(
-                    f"Packed files must read as they were written. Received: others below "
+                    "Packed files must read back unchanged. Received: different content below "
                     f"{self.path}"
                 )
             for content in texts:
                 for name, text in content.items():
-                    if self.file(name).read_bytes() == text:  # else a run has written it again
+                    if self.file(name).read_bytes() == text:  # otherwise a run has rewritten it
                         self.file(name).unlink()
         for folder in {path.parent for paths in loose for path in paths}:
             if not any(folder.iterdir()):
@@ -348,7 +348,7 @@ class ResultFolder:
         if members:
             with replacing(self.path / EXAMPLES) as temporary:
                 with zipfile.ZipFile(temporary, "w") as archive:
-                    for name in order(members):  # with a fixed date, so that content decides
+                    for name in order(members):  # with a fixed date: same content, same file
                         archive.writestr(zipfile.ZipInfo(name), members[name])
         if records:
             with replacing(self.path / RECORDS) as temporary:
@@ -363,11 +363,11 @@ class ResultFolder:
         return FileLock(self.path / LOCKS / "pack.lock")
 
     def _records(self):
-        """`{name: object}` of the packed records."""
+        """Returns `{name: object}` of the packed records."""
         return _read_once(_packed_records, self.path / RECORDS) or {}
 
     def _whole_records(self):
-        """`_records`, to write them again.
+        """Returns `_records` for rewriting.
 
         Raises:
             ValueError: If one is damaged.
@@ -378,7 +378,7 @@ class ResultFolder:
         return self._records()
 
     def _archive(self):
-        """The packed examples as a `ZipFile`, or `None`."""
+        """Returns the packed examples as a `ZipFile`, or `None`."""
         return _read_once(_opened, self.path / EXAMPLES)
 
     def _members(self):
@@ -404,11 +404,11 @@ class ResultFolder:
             )
         try:
             return archive.read(member)
-        except Exception as error:  # of damage, zipfile raises what its parts raise
+        except Exception as error:  # zipfile raises many kinds of errors for damage
             raise ValueError(f"{where} is damaged: restore or remove it") from error
 
     def _contents(self):
-        """`{name: content}` of the packed examples."""
+        """Returns `{name: content}` of the packed examples."""
         return {name: self._unzipped(name) for name in self._members()}
 
 
@@ -417,7 +417,7 @@ def _of_examples(name):
 
 
 def _read_once(read, path):
-    """`read(path)`, kept until the file changes; `None` if there is no file."""
+    """Returns `read(path)`, cached until the file changes; `None` if there is no file."""
     try:
         state = path.stat()
     except OSError:
@@ -427,7 +427,7 @@ def _read_once(read, path):
 
 @functools.lru_cache(maxsize=64)
 def _packed_records(path, *state):
-    """`{name: object}`; a `ValueError` in place of an object that is damaged or there twice."""
+    """Returns `{name: object}`; a damaged or repeated object is replaced by a `ValueError`."""
     found, lines = {}, read_text(path).split("\n")
     for number, line in enumerate(lines[:-1] if not lines[-1] else lines, 1):
         try:
@@ -440,12 +440,12 @@ def _packed_records(path, *state):
             name = named[1] if named and _is_inside(named[1]) else f"{RECORDS}:{number}"
             reason = str(error).removeprefix(f"{path}:{number}").lstrip(": ")
             record = ValueError(
-                f"{path}:{number}: A line is one result, with the name of its `file`; {reason}. "
+                f"{path}:{number}: A line must be one result with its `file` name; {reason}. "
                 f"Received: {line!r:.60}"
             )
         if name in found:
             record = ValueError(
-                f"{path}:{number}: A result has one line: keep the right one. "
+                f"{path}:{number}: A result must have one line: keep the right one. "
                 f"Received: a second line of {name!r}"
             )
         found[name] = record
@@ -470,7 +470,7 @@ def _opened(path, *state):
 
 
 def _is_inside(name, suffix=".json"):
-    """Whether a name is that of a file below its folder, as `result_name` gives it."""
+    """Returns whether a name is a path below the folder, like those of `result_name`."""
     parts = name.split("/")
     safe = not re.search(r"[\\\x00-\x1f]", name) and not re.match("[A-Za-z]:", name)
     return safe and name.endswith(suffix) and not {"", ".", ".."} & {*parts}
@@ -526,7 +526,7 @@ def read_results(folder: str | os.PathLike | ResultFolder, task: str | None = No
         key = json.dumps([result.get(part) for part in identity], sort_keys=True)
         if key in names:
             raise ValueError(
-                f"A run has one result a seed, and {kept.where(names[key])} and "
+                f"A run must have one result per seed, but {kept.where(names[key])} and "
                 f"{kept.where(name)} hold the same: keep the right one. Received: scores "
                 f"{kept.record(names[key]).score} and {result.score}"
             )
@@ -534,8 +534,8 @@ def read_results(folder: str | os.PathLike | ResultFolder, task: str | None = No
         results.append(result)
     if not results:
         raise NoResult(
-            f"No result file below {folder}: `keras-plm run` writes them; `--results` "
-            "names another folder. "
+            f"No result file below {folder}: write one with `keras-plm run`, or name another "
+            "folder with `--results`. "
             f"Received: {str(folder)!r}"
         )
     return results
@@ -567,12 +567,12 @@ def read_json(path: str | os.PathLike) -> Any:
             raise
         reason = str(error).removeprefix(f"{path} ")
         raise ValueError(
-            f"{path} is no whole result file: remove it to run again. It {reason}"
+            f"{path} is not a complete result file: remove it to run again. It {reason}"
         ) from error
 
 
 def marked(suite: str, scale: str | None = None) -> str:
-    """Name of a suite at a scale, as in the marks of pages.
+    """Name of a suite at a scale, as in the markers of pages.
 
     Args:
         suite: Name of the suite.

@@ -11,7 +11,7 @@ from typing import Any, Self
 from keras_plm.experiments.config import METHODS, SETTINGS
 from keras_plm.files.json_files import Whole, check_shape
 
-# Where a result was measured: in every file that the harness writes.
+# Keys that describe the environment of a measurement, in every file of the harness.
 MEASURED = ("backend", "device", "versions", "commit")
 
 
@@ -109,10 +109,10 @@ class Record(collections.abc.Mapping):
         Raises:
             ValueError: If it is not the record of a run, or a number is not finite.
         """
-        check_shape(found, SHAPE, "This is no result of a run, move it elsewhere")
+        check_shape(found, SHAPE, "This is not the result of a run, move it elsewhere")
         settings = found["settings"]
         if found["method"] in METHODS and settings.get("method") == found["method"]:
-            check_shape(settings, SETTINGS, "The settings of a result are those of a run")
+            check_shape(settings, SETTINGS, "The settings of a result must be those of a run")
         own = {name: found[name] for name in NAMES if name in found}
         extra = {key: value for key, value in found.items() if key not in NAMES}
         return cls(**own, extra=extra)
@@ -136,7 +136,7 @@ class Record(collections.abc.Mapping):
 NAMES = tuple(field.name for field in dataclasses.fields(Record))[:-2]  # without extra, where
 _NUMBER, _TEXT, _COUNT = (float, None), (str, None), (Whole(), None)
 _COUNTS = {f"{part}?": Whole() for part in ("train", "dev", "test", "labels")}
-# What a record is in JSON.
+# Types of the keys of a record in JSON.
 SHAPE = {
     "task": str, "encoder": str, "method": str, "run?": _TEXT, "settings": dict, "seed": Whole(),
     "learning_rate?": _NUMBER, "trials?": ([dict], None), "dev_score?": _NUMBER, "score": _NUMBER,

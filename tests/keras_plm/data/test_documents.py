@@ -92,4 +92,4 @@ def test_the_harness_scores_each_sentence(method, epochs, tmp_path, capsys):
     for limit in ("--train-limit", "--dev-limit"):
         assert main([*command, "--document-tokens", "16", limit, "5"]) == 2
         shown = " ".join(capsys.readouterr().err.split())
-        assert "leave `train_limit` and `dev_limit` out" in shown
+        assert "omit `train_limit` and `dev_limit`" in shown

@@ -187,9 +187,9 @@ def test_a_suite_is_planned_then_done_but_for_data_that_is_missing(corpus_files,
     data, encoder = corpus_files
     assert main(suite(data, encoder, tmp_path, "--dry-run", "--seeds", "2")) == 0
     shown = capsys.readouterr().out
-    assert "8 jobs, 2 seeds each: 0 results are there, 16 to do" in shown
+    assert "8 jobs, 2 seeds each: 0 results exist, 16 to do" in shown
     assert shown.count("No file") == 1 and "? of 2" in shown and "cannot be read" in shown
-    assert "stsb, whose results are not known: No file" in shown
+    assert "stsb cannot be read, its results are not known: No file" in shown
     assert not list((tmp_path / "r").glob("**/*.json"))
     assert main(suite(data, encoder, tmp_path, "--seeds", "1")) == 2
     out, error = capsys.readouterr()
@@ -197,9 +197,9 @@ def test_a_suite_is_planned_then_done_but_for_data_that_is_missing(corpus_files,
     kept = sorted(p.name for p in (tmp_path / "r").glob("**/*.failed"))
     assert len(kept) == 4 and len(list((tmp_path / "r").glob("**/rte/*.seed0.json"))) == 4
     assert main(suite(data, encoder, tmp_path, "--dry-run", "--seeds", "1")) == 0
-    assert "4 results are there, 4 to do" in capsys.readouterr().out
+    assert "4 results exist, 4 to do" in capsys.readouterr().out
     assert main(suite(data, encoder, tmp_path, "--dry-run", "--task", "rte")) == 0
-    assert "4 jobs, 3 seeds each: 4 results are there, 8 to do" in capsys.readouterr().out
+    assert "4 jobs, 3 seeds each: 4 results exist, 8 to do" in capsys.readouterr().out
     assert main(suite(data, encoder, tmp_path, "--seeds", "0")) == 2
 
 

@@ -99,14 +99,14 @@ def test_packing_that_is_stopped_loses_nothing(kept, monkeypatch, broken):
 
 def test_a_damaged_file_stops_packing_and_a_damaged_line_is_named(kept):
     kept.file(name_of(4)).write_text("{")
-    with pytest.raises(ValueError, match="seed4.json is no whole result file"):
+    with pytest.raises(ValueError, match="seed4.json is not a complete result file"):
         kept.pack()
     assert not (kept.path / "results.jsonl").exists() and kept.file(name_of(0)).is_file()
     kept.file(name_of(4)).unlink()
     kept.pack()
     with (kept.path / "results.jsonl").open("a") as file:
         file.write("{half\n")
-    with pytest.raises(ValueError, match="results.jsonl:5: A line is one result"):
+    with pytest.raises(ValueError, match="results.jsonl:5: A line must be one result"):
         read_results(kept.path)
 
 
@@ -128,7 +128,7 @@ def test_a_record_has_each_of_its_fields_in_the_table_and_reads_as_json():
     assert dict(again) == dict(made) and again.extra == {"tokens": 7} and "trials" not in made
     assert made["commit"] is None and made.get("none", 5) == 5 and {**made}["seed"] == 3
     assert dataclasses.replace(made, score=0.1)["score"] == 0.1
-    with pytest.raises(ValueError, match="no result of a run.*`encoder`.*no such key"):
+    with pytest.raises(ValueError, match="not the result of a run.*`encoder`.*no such key"):
         Record.from_json({"task": "rte"})
     with pytest.raises(ValueError, match="`score` must be a number or null. Received: Infinity"):
         Record.from_json(made.to_json() | {"score": float("inf")})
@@ -167,8 +167,8 @@ def test_a_damaged_or_doubled_line_blames_its_own_result(kept):
     doubled = [*whole, whole[number]]
     cut = [line[:60] if i == number else line for i, line in enumerate(whole)]
     for lines, match in (
-        (doubled, f"results.jsonl:{len(doubled)}: A result has one line.*a second line of"),
-        (cut, f"results.jsonl:{number + 1}: A line is one result"),
+        (doubled, f"results.jsonl:{len(doubled)}: A result must have one line.*a second line of"),
+        (cut, f"results.jsonl:{number + 1}: A line must be one result"),
     ):
         file.write_text("\n".join(lines) + "\n")
         assert name_of(10) in kept and kept.record(name_of(2)).score == 0.5
@@ -192,6 +192,6 @@ def test_a_result_that_is_archived_does_not_come_back_packed(kept):
 def test_only_objects_are_packed(kept):
     for text in ("[1]", '{"file": "other"}'):
         kept.file("made/y.json").write_text(text)
-        with pytest.raises(ValueError, match=r"y.json: A result is an object without the key"):
+        with pytest.raises(ValueError, match=r"y.json: A result must be an object without the key"):
             kept.pack()
         assert not (kept.path / "results.jsonl").exists()

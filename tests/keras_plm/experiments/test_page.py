@@ -104,7 +104,7 @@ def test_one_suite_markdown_tables_and_pictures(root, tmp_path, capsys):
 @pytest.mark.parametrize(
     "text, why",
     [
-        ('{"task": "sst", "sc', "is no whole result file"),
+        ('{"task": "sst", "sc', "is not a complete result file"),
         (
             "[1, 2]",
             "move it elsewhere: it must hold an object. Received: a list",
@@ -134,7 +134,7 @@ def test_a_damaged_file_of_single_tasks_leaves_the_other_tasks_there(root, tmp_p
     bad.write_text('{"task": "sst", "sc')
     page = tmp_path / "page.html"
     assert report(root, "--html", page) == 0
-    assert f"left out: first: {bad} is no whole result file" in capsys.readouterr().err
+    assert f"left out: first: {bad} is not a complete result file" in capsys.readouterr().err
     shown = page.read_text()
     assert 'id="first"' in shown and "60.5 ± 0.7 (2)" in shown and str(bad) in Links(shown).text
 
@@ -145,17 +145,17 @@ def test_a_damaged_file_of_a_suite_leaves_the_other_tasks_there(root, tmp_path, 
     bad.write_text('{"task": "rte", "sc')
     page = tmp_path / "page.html"
     assert report(root, "--html", page) == 0
-    assert f"left out: bert_tasks: {bad} is no whole result file" in capsys.readouterr().err
+    assert f"left out: bert_tasks: {bad} is not a complete result file" in capsys.readouterr().err
     assert 'id="bert-tasks"' in page.read_text() and "40.0 ± 0.0 (2)" in page.read_text()
 
 
 def test_a_json_file_of_others_is_named(root, tmp_path, capsys):
     (root / "first" / "sst" / "hello.json").write_text('{"hello": 1}')
     assert report(root, "--html", tmp_path / "page.html") == 0
-    said = "first/sst/hello.json: no file of the harness, which tell backend, device, commit"
+    said = "first/sst/hello.json: skipped: files of the harness must state backend, device, commit"
     assert said in capsys.readouterr().err
     assert report(root, "--suite", "first") == 0
-    assert "hello.json: no file of the harness" in capsys.readouterr().err
+    assert "hello.json: skipped: files of the harness" in capsys.readouterr().err
 
 
 def test_results_of_one_cell_that_disagree_are_named(root, tmp_path, capsys):
@@ -184,26 +184,26 @@ def test_files_that_a_suite_cannot_read_are_named(root, tmp_path, capsys):
     (root / "speed.json").write_text('{"results": ')
     assert report(root, "--html", tmp_path / "page.html") == 0
     error = capsys.readouterr().err
-    assert f"gpt_samples: {odd} is no result file: move it elsewhere. Received: a list" in error
-    assert "encoders.json is not as the harness writes it" in error
-    assert "speed.json is no whole result file" in error
+    assert f"gpt_samples: {odd} is not a result file: move it elsewhere. Received: a list" in error
+    assert "encoders.json has unexpected content" in error
+    assert "speed.json is not a complete result file" in error
     odd.write_text("{}")
     assert report(root, "--html", tmp_path / "page.html") == 0
-    assert "is not as this suite writes them" in capsys.readouterr().err
+    assert "has unexpected content: run the suite" in capsys.readouterr().err
 
 
 def test_where_nothing_can_be_shown_nothing_is_written(tmp_path, capsys):
     page, root = tmp_path / "page.html", tmp_path / "results"
     page.write_text("old")
     assert report(root, "--html", page) == 2
-    assert "is no folder" in capsys.readouterr().err
+    assert "is not a folder" in capsys.readouterr().err
     bad = root / "first" / "t" / "a.seed0.json"
     bad.parent.mkdir(parents=True)
     assert report(root, "--html", page) == 2
     assert "Nothing to show below" in capsys.readouterr().err
     bad.write_text("{")
     assert report(root, "--html", page) == 2
-    assert f"{bad} is no whole result file" in capsys.readouterr().err
+    assert f"{bad} is not a complete result file" in capsys.readouterr().err
     assert report(root, "--html", page, "--suite", "frist") == 2
     assert "Did you mean 'first'?" in capsys.readouterr().err
     assert report(root, "--html", page, "--attention", "x") == 2
@@ -236,7 +236,7 @@ def test_claims_are_counted_and_escaped():
     page = claims_html([few, *CLAIMS])
     assert page.count('<tr data-verdict="reproduced">') == 3
     assert "✓ 2 reproduced, 1 more descriptively<" in page
-    with pytest.raises(ValueError, match="A verdict is one of .* Received: 'maybe' of 'claim_0'"):
+    with pytest.raises(ValueError, match="A verdict must be .* Received: 'maybe' of 'claim_0'"):
         claims_table([CLAIMS[0] | {"verdict": "maybe"}])
 
 
@@ -270,7 +270,7 @@ def test_pages_have_claims_or_why_not(root):
     assert "2 reproduced; 2 contradicted; 1 not separable; 1 not run." in page.markdown()
     broken = Page(root, found, "x is <broken>")
     assert "x is &lt;broken&gt;" in broken.html() and r"x is \<broken\>" in broken.markdown()
-    assert "None was tried" in Page(root, found, []).html()
+    assert "No claim was tested" in Page(root, found, []).html()
 
 
 def test_attention_of_a_text(root, tmp_path, capsys):
@@ -287,7 +287,7 @@ def test_attention_of_a_text(root, tmp_path, capsys):
     weights = np.array(data["weights"]).reshape(2, 3, 8, 8)
     assert np.abs(weights.sum(-1) - 1000).max() <= 8  # rounded to thousandths
     assert "## Attention of a text: bert" in (tmp_path / "p.md").read_text()
-    with pytest.raises(ValueError, match=f"{MOST_WORDS} words at most. Received: 81"):
+    with pytest.raises(ValueError, match=f"at most {MOST_WORDS} words. Received: 81"):
         attention_html(np.ones((1, 1, 81, 81)), ["a"] * 81, "bert")
     assert report(root, "--html", out, "--attention", tmp_path, "--text", "a") == 2
 

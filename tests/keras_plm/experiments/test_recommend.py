@@ -84,7 +84,7 @@ def test_fine_tuning_is_worth_it_where_it_is(share, words):
     assert words in said and "12.0 times the cost of one training (2 min)" in said
     at_once = [choice("last", 0.8, seconds=0.0)]
     said = recommendation(at_once, choice("fine-tuned", share, seconds=4.0, seed=3))
-    assert "at 4 s for one training, next to less than 0.1 s" in said
+    assert "at 4 s for one training, compared with less than 0.1 s" in said
     assert "| < 0.1 |" in markdown(at_once)
 
 

@@ -68,7 +68,7 @@ def test_settings_of_a_run_have_their_types(tmp_path, layers):
 @pytest.mark.parametrize("content", [b"[" * 9999, b"\xff\xfe{", b'{"a": 1', b"1" * 5000])
 def test_damaged_json_is_named(kept, content):
     kept.file(name_of(0)).write_bytes(content)
-    with pytest.raises(ValueError, match="seed0.json is no whole result file: remove it"):
+    with pytest.raises(ValueError, match="seed0.json is not a complete result file: remove it"):
         kept.record(name_of(0))
 
 
@@ -159,7 +159,7 @@ class TestOddRecords:
             str(odd / task / "mini.fine_tune.seed0.json") for task in ("ner", "rte", "wnli")
         ]
         assert "sst2" in markdown(shown)
-        with pytest.raises(ValueError, match="rte/mini.fine_tune.seed0.json is no result of `run`"):
+        with pytest.raises(ValueError, match="rte/mini.fine_tune.seed0.json is not a result"):
             of_runs(read_results(odd, "rte"))
 
     def test_a_run_whose_seeds_differ_is_left_out_whole(self, tmp_path):
@@ -337,7 +337,7 @@ def test_a_process_that_makes_a_result_is_waited_for(kept):
     with kept.one_writer(name_of(0), say):
         pass
     thread.join()
-    assert "another process makes this result, waiting" in said[0]
+    assert "another process that computes this result" in said[0]
     with kept.one_writer(name_of(1), pytest.fail):  # no process holds it
         pass
 

@@ -204,5 +204,5 @@ class TestRunsThatDifferInOneSetting:
         assert self.rows(results) == [["pre-trained, fine-tuned", "**60.0 ± 14.1 (2)** |"]]
 
     def test_a_seed_is_there_once(self):
-        with pytest.raises(ValueError, match="one result a seed.*e.fine_tune.seed0.json and"):
+        with pytest.raises(ValueError, match="one result per seed.*e.fine_tune.seed0.json and"):
             markdown([self.of(0.5, 0), self.of(0.7, 0)])

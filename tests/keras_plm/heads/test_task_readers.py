@@ -283,18 +283,18 @@ class TestBadInput:
     def test_of_heads(self):
         with pytest.raises(ValueError, match="ESIM reads pairs of texts.*head=Tagger"):
             Tagger(encoder(), TAGS, reader=ESIM(3))
-        with pytest.raises(ValueError, match="under a reader of two texts.*example 0 without"):
+        with pytest.raises(ValueError, match="with a reader of two texts.*example 0 without"):
             Classifier(encoder(), LABELS, TOKENIZER, reader=ESIM(3)).predict(["a"])
-        with pytest.raises(ValueError, match="need a reader of two texts.*reader=None"):
+        with pytest.raises(ValueError, match="needs a reader of two texts.*reader=None"):
             Classifier(word_encoder(), LABELS, WORDS, pairs="words")
-        with pytest.raises(ValueError, match="or 'words' under a reader. Received: pairs='words'"):
+        with pytest.raises(ValueError, match="or 'words' with a reader. Received: pairs='words'"):
             SpanFinder(elmo(), tokenizer=Characters(), pairs="words")
         with pytest.raises(ValueError, match="'bidaf' or 'bilstm'. Received: Characters"):
             FeatureBased(**FAST).fit(elmo(), SpanFinder, Characters(), made_up(4))
 
     def test_of_what_stands_beside(self, tmp_path):
         for options, match in [
-            ({"character_filters": 3}, "spelling of words needs a reader.*character_filters=3"),
+            ({"character_filters": 3}, "characters of words need a reader.*character_filters=3"),
             ({"reader": "bilstm", "character_filters": -1}, "whole number, 0 or more. .*-1"),
         ]:
             with pytest.raises(ValueError, match=match):
@@ -349,7 +349,7 @@ def test_the_harness_runs_them(tmp_path, capsys):
         "elmo.features-esim-last-units3.seed0.json",
     ]
     for task, reader, match in (
-        (pairs, "bilstm_crf", "A CRF chooses the tags of words"),
+        (pairs, "bilstm_crf", "The reader 'bilstm_crf' needs a task of tagged words"),
         (tags, "esim", "ESIM reads pairs of texts; words are tagged by reader='bilstm'"),
         (pairs, "bidaf", "BiDAF reads questions with their passages"),
         (pairs[:2], "esim", "reads two texts: give every example a `pair`"),

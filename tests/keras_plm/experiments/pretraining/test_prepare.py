@@ -83,7 +83,7 @@ def test_a_stopped_call_is_gone_on_with(text, tmp_path, monkeypatch, capsys):
     command = preparing(text, tmp_path / "ready", "--sentences", "lines")
     assert main(command) == 130
     assert main(pretraining(tmp_path / "ready", tmp_path / "bert")) == 2
-    assert "is not done yet" in capsys.readouterr().err
+    assert "must hold prepared text: finish it" in capsys.readouterr().err
     assert main(command) == 0
     assert len(calls) == 1 + len(list(stream_files.blocks([text])))
     before = (tmp_path / "ready" / "stream" / "stream.json").stat().st_mtime_ns
@@ -106,11 +106,11 @@ def test_bad_input_ends_with_one_sentence(text, tmp_path, capsys):
         ),
         (
             preparing(text, tmp_path / "y", "--model", "gpt", "--sentences", "lines"),
-            "of bert alone",
+            "applies only to bert",
         ),
         (preparing(text, tmp_path / "z", "--tokenizer", str(tmp_path / "bpe.json")), "WordPiece"),
         (pretraining(ready, tmp_path / "g", "--model", "gpt"), "text for another model"),
-        (pretraining(tmp_path / "no", tmp_path / "g"), "does not hold prepared text"),
+        (pretraining(tmp_path / "no", tmp_path / "g"), "must hold prepared text: write it"),
         (pretraining(ready, tmp_path / "g", "--lowercase"), "omit --lowercase"),
         (pretraining(ready, tmp_path / "g", "--corpus", str(text)), "Received: both"),
         (
@@ -198,7 +198,7 @@ def test_bert_reads_from_left_to_right_on_request(text, tmp_path, capsys):
     command = pretraining(tmp_path / "ready", tmp_path / "ltr", "--left-to-right")
     command += ["--valid", str(text)]
     assert main(command) == 2
-    assert "without the next sentence: --no-next-sentence" in capsys.readouterr().err
+    assert "`left_to_right` needs --no-next-sentence" in capsys.readouterr().err
     assert main([*command, "--no-next-sentence"]) == 0
     assert "perplexity" in capsys.readouterr().out
     encoder, _ = keras_plm.load(tmp_path / "ltr")

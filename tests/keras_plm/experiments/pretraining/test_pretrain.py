@@ -152,7 +152,7 @@ def test_an_objective_of_other_words_is_refused(flags, tmp_path, capsys):
     Words(["[PAD]", "[UNK]", "[EOS]", "a"]).save(first / WORDS)
     command = ["pretrain", "--corpus", str(flags["text"]), *flags["onward"], "--tokens", "40"]
     assert main([*command, "--out", str(tmp_path / "second"), "--init", str(first)]) == 2
-    assert "is of another objective" in capsys.readouterr().err
+    assert "must fit the objective" in capsys.readouterr().err
 
 
 def test_the_words_of_a_text_stand_behind_those_that_are_predicted(flags):
@@ -194,7 +194,7 @@ def test_an_encoder_of_another_kind_is_refused(flags, tmp_path, capsys):
     command = ["pretrain", "--corpus", str(flags["text"]), *flags["onward"], "--tokens", "40"]
     assert main([*command, "--out", str(tmp_path / "o"), "--init", str(tmp_path / "bert")]) == 2
     printed = capsys.readouterr()
-    assert "a model of the same kind, elmo" in printed.err and "begins anew" not in printed.out
+    assert "a model of the same kind, elmo" in printed.err and "random weights" not in printed.out
 
 
 @pytest.mark.backend_neutral
@@ -203,7 +203,7 @@ def test_what_an_encoder_does_not_bring_along_is_said(tmp_path):
     keras_plm.save(init, ELMo(2, 2, [[1, 2]], 2, 0), Characters())
     Words(["[PAD]", "[UNK]", "[EOS]", "a"]).save(init / WORDS)
     anew, split = about_init(Pretraining(model="elmo", split="spaces"), init)
-    assert "begins anew" in anew and "end at punctuation; with --split spaces" in split
+    assert "random weights" in anew and "end at punctuation; with --split spaces" in split
     (init / OBJECTIVE).touch()
     assert not [*about_init(Pretraining(model="elmo"), init)]
     assert not [*about_init(Pretraining(), init)]
@@ -219,7 +219,7 @@ def test_a_tasks_text_is_written_for_pretraining(tmp_path, capsys):
     assert main([*command, "--text", str(out)]) == 0
     assert out.read_text() == "It 's\n( bad\n"
     assert main(command) == 2
-    assert "`--task` and `--text` go together" in capsys.readouterr().err
+    assert "`--task` and `--text` need each other" in capsys.readouterr().err
     words = lexicon([out], split="spaces").vocabulary
     assert "'s" in words and "'s" not in lexicon([out]).vocabulary
 
@@ -306,13 +306,13 @@ def test_devices_that_cannot_be_had_are_named(of_bert, flags, tmp_path, capsys, 
     assert main(of_bert("none", "--devices", "0")) == 2
     assert "1 or more, or all. Received: '0'" in capsys.readouterr().err
     assert main(of_bert("many", "--devices", "64")) == 2
-    assert "torchrun, and say --devices all. Received: devices=64" in capsys.readouterr().err
+    assert "torchrun, and set --devices all. Received: devices=64" in capsys.readouterr().err
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert main(of_bert("alone")) == 2
     assert "Received: devices=1, of 2 processes" in capsys.readouterr().err
     elmo = ["pretrain", "--corpus", str(flags["text"]), *flags["common"]]
     assert main([*elmo, "--out", str(tmp_path / "elmo"), "--devices", "all"]) == 2
-    assert "from batch to batch, on one device" in capsys.readouterr().err
+    assert "A biLM must train on one device" in capsys.readouterr().err
     assert not (tmp_path / "elmo").exists() and not (tmp_path / "alone").exists()
 
 
