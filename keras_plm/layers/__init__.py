@@ -1,4 +1,4 @@
-"""Layers that the models are built from."""
+"""Layers of the models."""
 
 from keras_plm.layers._fused_layers import Dense, Dropout, LayerNormalization
 from keras_plm.layers.attention import (

@@ -1,4 +1,4 @@
-"""Keras' own layers where a backend has a cheaper way: fewer passes, fewer random bits.
+"""Faster forms of Keras' layers: fewer passes over memory, fewer random bits.
 
 Each layer holds the weights of a pure function of arrays: `dense`, `layer_norm` or `dropout`.
 `TransformerBlock` calls these functions with the arrays of its layers.
@@ -12,20 +12,20 @@ from keras import ops
 
 from keras_plm.files.sequences import Tensor
 
-STEPS = 1 << 16  # of the 16 random bits that decide about one element
-WIDE = 1 << 14  # outputs of a vocabulary, see `add_bias`
+STEPS = 1 << 16  # values of the 16 random bits of an element
+WIDE = 1 << 14  # outputs as wide as a vocabulary, see `add_bias`
 
 
 @keras.saving.register_keras_serializable("keras_plm")
 class Dropout(keras.layers.Dropout):
     """`keras.layers.Dropout` with 16 random bits per element instead of a float.
 
-    Dropout at 0.1 takes as much time in BERT as a layer, nearly all for random numbers. Keras
+    In BERT, dropout at 0.1 takes as much time as a layer, nearly all for random numbers. Keras
     draws a float per element (torch's CPU generator one at a time, 6 ns each; JAX 32 bits of
-    threefry). Here torch fills whole 64-bit words and cuts them in four, and JAX draws 16 bits
-    from the `rbg` generator. TensorFlow and torch on a GPU have cheap dropout of their own.
+    threefry). Here torch fills whole 64-bit words and splits each in four, and JAX draws 16 bits
+    from the `rbg` generator. TensorFlow and torch on a GPU already have cheap dropout.
 
-    Differs from Keras: the rate is rounded to 1/65536 and the random numbers are others.
+    Differs from Keras: the rate is rounded to 1/65536, and the random numbers differ.
 
     Args:
         rate: Fraction of elements set to zero in training; the others grow by `1 / (1 - rate)`.
@@ -57,9 +57,9 @@ class Dropout(keras.layers.Dropout):
         return dropout(inputs, self.rate, self.next_seed())
 
     def next_seed(self) -> Tensor | None:
-        """Seed of the next call, (2,) integers; `None` where nothing draws with a seed.
+        """Returns the seed of the next call, (2,) integers, or `None` if no seed is needed.
 
-        Without a seed of its own the layer uses torch's global generator.
+        On torch, a layer without a `seed` uses the global generator.
         """
         on_torch = keras.backend.backend() == "torch"
         if self.rate == 0 or (on_torch and self.seed is None):
@@ -68,13 +68,13 @@ class Dropout(keras.layers.Dropout):
 
 
 def dropout(inputs, rate, seed=None):
-    """`inputs * keep / (1 - rate)`, with `keep` 0 at a fraction `rate` of the elements, else 1.
+    """Computes `inputs * keep / (1 - rate)`; `keep` is 0 at a fraction `rate`, otherwise 1.
 
     Args:
         inputs: Any shape.
         rate: Fraction set to zero, from 0 to 1.
-        seed: (2,) integers that decide what is dropped. On torch it may be `None`: the global
-            generator then decides.
+        seed: (2,) integers, the seed of the random numbers. On torch, `None` means the global
+            generator.
 
     Returns:
         A tensor of the shape and type of `inputs`.
@@ -101,13 +101,13 @@ def dropout(inputs, rate, seed=None):
 def _tf_dropout(inputs, rate, seed):
     import tensorflow as tf
 
-    # Keras holds seeds as int64, XLA wants int32; `keras.random` reduces them in the same way.
+    # Keras holds seeds as int64, XLA needs int32; `keras.random` reduces them in the same way.
     seed = tf.cast(tf.math.floormod(seed, tf.int32.max - 1), "int32")
     return tf.nn.experimental.stateless_dropout(inputs, rate=rate, seed=seed)
 
 
 def _torch_dropout(inputs, rate, seed):
-    """torch's own; with a seed as `keras.random.dropout` draws."""
+    """Applies torch's dropout; with a seed it draws the numbers of `keras.random.dropout`."""
     import torch
 
     if seed is None or inputs.device.type == "meta":
@@ -120,7 +120,7 @@ def _torch_dropout(inputs, rate, seed):
 
 
 def _torch_keep(inputs, dropped):
-    """0 or 1 for each element, in the type of `inputs`, from 16 bits each."""
+    """Draws 0 or 1 for each element from 16 random bits, in the type of `inputs`."""
     import torch
 
     count = inputs.numel()
@@ -141,11 +141,11 @@ def _jax_keep(inputs, dropped, seed):
 
 
 def recomputed(function, arrays):
-    """`function(arrays)`, whose gradient keeps only the arrays and computes the rest again.
+    """Computes `function(arrays)`; its gradient keeps only the arrays and recomputes the rest.
 
     Args:
         function: A pure function.
-        arrays: Any structure of arrays of numbers. `None` and functions in it are passed on.
+        arrays: Any structure of arrays. `None` and functions in it are passed unchanged.
     """
     flat = keras.tree.flatten(arrays)
     fixed = [x is None or callable(x) for x in flat]
@@ -163,8 +163,8 @@ class Dense(keras.layers.Dense):
     """`keras.layers.Dense` with faster products and biases on torch and JAX.
 
     On torch one operation computes the matrix product and adds the bias.
-    On JAX all positions go into one product of two matrices, see `by_rows`, and the bias of a
-    vocabulary has a gradient of its own, see `add_bias`.
+    On JAX one product of two matrices covers all positions (see `by_rows`). A bias as wide as a
+    vocabulary has a custom gradient (see `add_bias`).
 
     Args, call arguments and returns: As in `keras.layers.Dense`.
 
@@ -178,7 +178,7 @@ class Dense(keras.layers.Dense):
         return outputs if self.activation is None else self.activation(outputs)
 
     def arrays(self) -> dict[str, Tensor] | Callable[[Tensor], Tensor]:
-        """Arguments of `dense`: a dict of `kernel` and, if there is one, `bias`.
+        """Returns the arguments of `dense`: a dict of `kernel` and, if there is one, `bias`.
 
         With LoRA the kernel is W + A B. A quantized layer returns itself, a function of inputs.
         """
@@ -191,12 +191,12 @@ class Dense(keras.layers.Dense):
 
 
 def _in_type(dtype, weights):
-    """A dict of variables as tensors of a type."""
+    """Converts a dict of variables to tensors of a type."""
     return {name: ops.convert_to_tensor(x, dtype=dtype) for name, x in weights.items()}
 
 
 def dense(inputs, kernel, bias=None):
-    """`x W + b`, computed in the type of the kernel.
+    """Computes `x W + b` in the type of the kernel.
 
     Args:
         inputs: (..., D).
@@ -218,10 +218,10 @@ def dense(inputs, kernel, bias=None):
 
 
 def add_bias(outputs, bias):
-    """`outputs + bias` for outputs as wide as a vocabulary.
+    """Computes `outputs + bias` with a fast gradient for outputs as wide as a vocabulary.
 
-    XLA's CPU code sums the columns of a wide matrix, the bias's gradient, fifty times slower than
-    it multiplies the matrix with a vector of ones (512 x 33,278: 400 ms and 8 ms).
+    The gradient of the bias is a sum over rows. In XLA's CPU code this sum is fifty times slower
+    than a product with a vector of ones (512 x 33,278: 400 ms and 8 ms).
     """
     bias = ops.cast(bias, outputs.dtype)
     if keras.backend.backend() != "jax" or bias.shape[0] < WIDE:
@@ -249,10 +249,10 @@ def _jax_add_bias():
 
 
 def by_rows(function, inputs, units):
-    """A function of matrices (rows, D) -> (rows, units) for inputs (..., D).
+    """Applies a function of matrices (rows, D) -> (rows, units) to inputs (..., D).
 
-    On JAX the leading axes become one: XLA's CPU code takes a sixth longer for the gradient of
-    attention if a kernel meets three axes. Elsewhere the function takes the inputs as they are.
+    On JAX the leading axes become one: with three axes, XLA's CPU code takes a sixth longer for the
+    gradient of attention. On other backends the inputs keep their axes.
     """
     if keras.backend.backend() != "jax" or len(inputs.shape) < 3:
         return function(inputs)
@@ -282,9 +282,9 @@ class LayerNormalization(keras.layers.LayerNormalization):
         return ops.cast(outputs, self.compute_dtype)  # Keras does not cast the inputs of this layer
 
     def arrays(self) -> dict[str, Tensor]:
-        """Arguments of `layer_norm`: a dict of `gamma` and `beta`, each if there is one.
+        """Returns the arguments of `layer_norm`: a dict of `gamma` and `beta`, each if it exists.
 
-        They keep the type of the variables, except on torch, whose kernel wants that of its inputs.
+        They keep the type of the variables, except on torch: its kernel needs the inputs' type.
         """
         weights = {"gamma": self.gamma, "beta": self.beta}
         weights = {name: x for name, x in weights.items() if x is not None}
@@ -293,9 +293,9 @@ class LayerNormalization(keras.layers.LayerNormalization):
 
 
 def layer_norm(inputs, gamma=None, beta=None, epsilon=1e-3):
-    """`(x - mean) / sqrt(variance + epsilon) * gamma + beta`, moments over the last axis.
+    """Computes `(x - mean) / sqrt(variance + epsilon) * gamma + beta` over the last axis.
 
-    Moments are taken in float32 at least. torch's kernel reads half precision directly; Keras
+    Moments are in float32 or wider. torch's kernel reads half precision directly; Keras
     casts the whole input to float32 and the output back.
 
     Args:

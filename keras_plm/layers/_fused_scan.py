@@ -24,12 +24,12 @@ def scan(step, state, inputs):
 
 
 def fold(step, state, inputs, reverse=False):
-    """Runs a recurrence over time and keeps what each step gives.
+    """Runs a recurrence over time and keeps the outputs of each step.
 
     Args:
         step: `step(state, inputs_t) -> (state, outputs_t)`, otherwise as in `scan`.
         state, inputs: As in `scan`, T at least 1.
-        reverse: If True, begin at the last step; outputs stand where their inputs do.
+        reverse: If True, begin at the last step; outputs keep the order of the inputs.
 
     Returns:
         `(state, outputs)`: the last state, and the outputs of each step, a tuple of tensors
@@ -66,7 +66,7 @@ def _tf_fold(step, state, inputs, reverse):
     def at(t):
         return tuple(array.read(place(t)) for array in arrays)
 
-    # The first step outside of the loop tells what there is to keep.
+    # The first step, outside the loop, determines the shapes of the outputs.
     state, first = step(state, at(0))
     kept = [tf.TensorArray(x.dtype, count, element_shape=x.shape).write(place(0), x) for x in first]
 
@@ -76,17 +76,17 @@ def _tf_fold(step, state, inputs, reverse):
         return t + 1, state, tuple(places)
 
     loop = (tf.constant(1), tuple(state), tuple(kept))
-    # One step at a time: several at once would hold the memory of several.
+    # One step at a time: parallel steps would need the memory of all of them.
     _, state, kept = tf.while_loop(lambda t, *_: t < count, body, loop, parallel_iterations=1)
     return state, tuple(array.stack() for array in kept)
 
 
 def compiled(function, variables):
-    """A function of tensors that reads `variables`, compiled where the backend compiles.
+    """Compiles a function of tensors that reads `variables`, if the backend compiles.
 
     Args:
-        function: Takes and gives structures of tensors; changes no variable.
-        variables: Every Keras variable that it reads.
+        function: A function of tensors that returns a structure of tensors and changes no variable.
+        variables: All Keras variables that it reads.
 
     Returns:
         A function of NumPy arrays or tensors.

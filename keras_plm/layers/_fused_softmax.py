@@ -1,4 +1,4 @@
-"""Softmax and what is made of it, by each backend's fastest way: attention, cross-entropy.
+"""Softmax, attention and cross-entropy in the fastest form of each backend.
 
 Shapes: B batch, T target steps, S source steps, N heads, H head width, V vocabulary, R rows.
 """
@@ -8,20 +8,20 @@ from keras import ops
 
 
 def additive_mask(mask, dtype):
-    """What is added to scores before a softmax: 0 where `mask` is True, elsewhere a low floor.
+    """Converts a mask to a summand of scores: 0 where it is True, elsewhere a low floor.
 
-    The floor is finite, because a row of -inf turns into NaN, forward and backward. A product, not
-    `where`, for which torch's GPU would wait: Keras sends it both numbers as tensors.
+    The floor is finite, because a row of -inf gives NaN, forward and backward. A product replaces
+    `where`: Keras would send both numbers of `where` to torch's GPU as tensors and wait.
     """
     floor = -3e4 if keras.backend.standardize_dtype(dtype) == "float16" else -1e30
     return ops.cast(ops.logical_not(mask), dtype) * floor
 
 
 def float32_softmax(scores):
-    """Softmax over the last axis, computed in float32, in the type of `scores`.
+    """Computes a softmax over the last axis in float32 and returns it in the type of `scores`.
 
     In half precision the sum of many exponentials would lose its small terms. torch's kernel reads
-    and writes half precision and computes in float32 by itself, in one pass.
+    and writes half precision but computes in float32, in one pass.
     """
     if keras.backend.backend() == "torch":
         return ops.softmax(scores, axis=-1)
@@ -30,12 +30,12 @@ def float32_softmax(scores):
 
 
 def scaled_scores(query, key, mask=None):
-    """Scaled dot-product scores, hidden positions at the floor.
+    """Computes scaled dot-product scores, with masked positions at the floor.
 
     Args:
         query: (B, N, T, H).
         key: (B, N, S, H).
-        mask: boolean, broadcastable to (B, N, T, S), True = look; or `None`.
+        mask: Boolean, broadcastable to (B, N, T, S), True where t may attend to s; or `None`.
 
     Returns:
         (B, N, T, S).
@@ -61,12 +61,12 @@ def scaled_scores(query, key, mask=None):
 
 
 def fused_attention(query, key, value, mask=None):
-    """Scaled dot-product attention by the backend's own kernel.
+    """Computes scaled dot-product attention with the backend's kernel.
 
     Args:
         query: (B, T, N, H).
         key, value: (B, S, N, H).
-        mask: boolean, broadcastable to (B, N, T, S), True = look; or `None`.
+        mask: Boolean, broadcastable to (B, N, T, S), True where t may attend to s; or `None`.
 
     Returns:
         (B, T, N, H).
@@ -87,18 +87,18 @@ def fused_attention(query, key, value, mask=None):
 
 
 def fused_is_slow(query, key, training):
-    """True where plain matrix products are the faster way: where oneDNN computes them, on a CPU.
+    """Returns True if plain matrix products are faster than the fused kernel.
 
-    It does so on torch in half precision, and in float32 once `torch.set_float32_matmul_precision`
-    allows less than "highest". Torch's kernel, of small blocks, then takes 1.3 to 4 times as long
-    as they do up to some 256 steps, and in half precision its gradient does so beyond. Without
-    oneDNN it is the kernel that is 1.1 to 1.7 times as fast, forward and backward. On JAX they are
-    the only way in float16 on a CPU, for which compiled programs have no kernel.
+    This is the case if oneDNN computes the products, on a CPU. torch uses it in half precision, and
+    in float32 if `torch.set_float32_matmul_precision` allows less than "highest". Up to some 256
+    steps torch's kernel of small blocks then takes 1.3 to 4 times as long. In half precision its
+    gradient also does so for more steps. Without oneDNN the kernel is 1.1 to 1.7 times as fast,
+    forward and backward. On JAX compiled programs have no float16 kernel for CPUs.
 
     Args:
         query: (B, T, N, H).
         key: (B, S, N, H).
-        training: Whether a gradient will be asked for.
+        training: Whether a gradient is needed.
     """
     if keras.backend.backend() == "jax" and query.dtype == "float16":
         import jax
@@ -122,16 +122,16 @@ def _full_float32():
 
 
 def write_cache(cache, update, index):
-    """Writes keys and values after those of the steps before.
+    """Writes keys and values after those of earlier steps.
 
     Args:
         cache: (B, 2, S_max, N, H). On torch it is changed in place: a copy for every step would
             cost more than the step.
         update: (B, 2, T, N, H).
-        index: Where the first of the T steps goes.
+        index: Position of the first of the T steps.
 
     Returns:
-        The written cache.
+        The updated cache.
     """
     update = ops.cast(update, cache.dtype)
     if keras.backend.backend() != "torch":
@@ -145,12 +145,12 @@ def write_cache(cache, update, index):
 
 
 def token_cross_entropy(token_ids, logits, label_smoothing=0.0):
-    """Cross-entropy of each position.
+    """Computes the cross-entropy of each position.
 
     Args:
         token_ids: (...) the true tokens.
         logits: (..., V).
-        label_smoothing: Share of the target that is spread evenly over all tokens.
+        label_smoothing: Fraction of the target distributed evenly over all tokens.
 
     Returns:
         (...) float32.
@@ -167,7 +167,7 @@ def token_cross_entropy(token_ids, logits, label_smoothing=0.0):
             label_smoothing=label_smoothing,
         )
         return loss.reshape(token_ids.shape)
-    # -log p(token) is logsumexp minus the token's logit; over all tokens, minus the mean one.
+    # -log p(token) is logsumexp minus the token's logit; the mean over tokens has the mean logit.
     token_ids = ops.cast(token_ids, "int32")[..., None]
     wanted = ops.take_along_axis(logits, token_ids, axis=-1)[..., 0]
     if label_smoothing:
@@ -176,7 +176,7 @@ def token_cross_entropy(token_ids, logits, label_smoothing=0.0):
 
 
 def row_logsumexp(logits):
-    """`logsumexp` of each row, in float32.
+    """Computes the `logsumexp` of each row in float32.
 
     Args:
         logits: (R, V).
@@ -187,21 +187,21 @@ def row_logsumexp(logits):
     logits = ops.cast(logits, "float32")
     if keras.backend.backend() != "torch":
         return ops.logsumexp(logits, axis=-1)
-    # Two passes over the logits instead of five; at the largest one nothing cancels.
+    # Two passes over the logits instead of five; at the largest logit no digits cancel.
     largest, place = logits.max(-1)
     return largest - logits.log_softmax(-1).gather(1, place[:, None])[:, 0]
 
 
 def row_softmax(logits, total):
-    """`softmax` of each row.
+    """Computes the softmax of each row.
 
     Args:
         logits: (R, V).
         total: (R,) float32, their `row_logsumexp`.
 
     Returns:
-        (R, V) float32; on torch of the type of `logits`, from sums in float32.
+        (R, V) float32; on torch in the type of `logits`, with sums in float32.
     """
     if keras.backend.backend() != "torch":
         return ops.exp(ops.cast(logits, "float32") - total[:, None])
-    return logits.softmax(-1)  # one pass instead of four, and nothing of another type
+    return logits.softmax(-1)  # one pass instead of four, without a cast

@@ -1,4 +1,4 @@
-"""The recurrence of an LSTM, with or without a projection, and its gradient by hand.
+"""The recurrence of an LSTM, with or without a projection, and its hand-written gradient.
 
 One product before the loop computes the contribution of the inputs to the gates for all steps. One
 product after the loop computes the gradient of each weight matrix. Only the products with the state
@@ -32,13 +32,13 @@ def lstm(
         kernel: (D, 4 n), K: the columns of the gates i, j, f, o.
         recurrent_kernel: (P, 4 n), W.
         bias: (4 n,).
-        projection: (n, P), or `None`: then P is n and m is σ(o) tanh(c).
-        state: The state before, (B, P) and (B, n) float32.
+        projection: (n, P), or `None` for P = n and m = σ(o) tanh(c).
+        state: `(m, c)` before the first step, (B, P) and (B, n) float32.
         cell_clip, projection_clip: Largest absolute value of c and of m; `None` for no limit.
 
     Returns:
-        `(ms, cs)`, (T, B, P) and (T, B, n) float32; the plain LSTM's second is `None` on torch,
-        whose kernel keeps its cells. No gradient flows back from them.
+        `(ms, cs)`, (T, B, P) and (T, B, n) float32. For a plain LSTM on torch `cs` is `None`:
+        the kernel returns no cells per step. No gradient flows back from `cs`.
     """
     clips = cell_clip, projection_clip
     if keras.backend.backend() == "torch":
@@ -47,7 +47,7 @@ def lstm(
         inputs = (x.flatten(0, 1) @ kernel + bias).view(*x.shape[:2], -1)
         return _torch_lstm()(inputs, recurrent_kernel, projection, *state, *clips)
     inputs = ops.matmul(x, kernel) + bias  # (T, B, 4 n)
-    # TensorFlow asks a custom gradient for those of variables, too, when it runs eagerly.
+    # Tensors, because eager TensorFlow asks a custom gradient for gradients of variables, too.
     recurrent_kernel = _read(recurrent_kernel)
     if projection is None:
 
@@ -69,7 +69,7 @@ def lstm(
 
 
 def _read(weight):
-    """A weight as a tensor that is no variable."""
+    """Converts a weight to a tensor."""
     return ops.cast(weight, weight.dtype)
 
 
@@ -78,7 +78,7 @@ def _clip(x, limit):
 
 
 def _gates(z, units):
-    """The four gates of (B, 4 n), float32."""
+    """Computes the four gates from (B, 4 n) in float32."""
     z = ops.cast(z, "float32")
     sigmoid, tanh = ops.sigmoid, ops.tanh
     i, j = sigmoid(z[..., :units]), tanh(z[..., units : 2 * units])
@@ -101,10 +101,10 @@ def _forward(inputs, recurrent_kernel, projection, m, c, cell_clip, projection_c
 
 
 def _backward(saved, recurrent_kernel, projection, clips, *upstream, **kwargs):
-    """Gradients for inputs, recurrent kernel, projection (if any), m and c."""
+    """Computes gradients for inputs, recurrent kernel, projection (if any), m and c."""
     upstream = kwargs.get("upstream", upstream)
     upstream = upstream[0] if len(upstream) == 1 else upstream
-    wanted = upstream[0]  # of the states; that of the cells is left out
+    wanted = upstream[0]  # gradient of the states; that of the cells is ignored
     first_m, first_c, ms, cs, *gates = saved
     cell_clip, projection_clip = clips
     kernel, back = ops.transpose(recurrent_kernel), None
@@ -145,18 +145,18 @@ def _backward(saved, recurrent_kernel, projection, clips, *upstream, **kwargs):
 
 
 def _outer(a, b):
-    """Sums of outer products over steps and rows: (T, B, x) and (T, B, y) to (x, y)."""
+    """Sums outer products over steps and rows: (T, B, x) and (T, B, y) -> (x, y)."""
     a = ops.reshape(a, (-1, a.shape[-1]))
     return ops.matmul(ops.transpose(a), ops.reshape(b, (-1, b.shape[-1])))
 
 
 def _torch_plain_lstm(x, kernel, recurrent_kernel, bias, state):
-    """torch's own kernel, fused on every device; its gates stand in another order: i, f, j, o."""
+    """Runs torch's kernel, fused on every device; its gates have another order: i, f, j, o."""
     import torch
 
     def reordered(weight):
         i, j, f, o = weight.chunk(4, dim=-1)
-        return torch.cat([i, f, j, o], dim=-1).t().contiguous()  # as cuDNN wants them
+        return torch.cat([i, f, j, o], dim=-1).t().contiguous()  # as cuDNN requires
 
     weights = [reordered(w) for w in (kernel, recurrent_kernel, bias[None])]
     weights[2] = weights[2][:, 0]
@@ -171,7 +171,7 @@ def _torch_lstm():
     import torch
 
     class Recurrence(torch.autograd.Function):
-        """As `_forward` and `_backward`, in place and without a copy of any step."""
+        """The computation of `_forward` and `_backward`, in place and without copies of steps."""
 
         @staticmethod
         def forward(ctx, inputs, kernel, projection, m, c, cell_clip, projection_clip):
@@ -191,7 +191,7 @@ def _torch_lstm():
 
 
 def _torch_forward(inputs, kernel, projection, m, c, cell_clip, projection_clip):
-    """The gates i, j, f, o after their functions, and c, h and m, of every step."""
+    """Computes the activated gates i, j, f, o, and c, h and m, of every step."""
     import torch
 
     n = c.shape[-1]
@@ -213,7 +213,7 @@ def _torch_forward(inputs, kernel, projection, m, c, cell_clip, projection_clip)
 
 
 def _torch_backward(saved, cell_clip, projection_clip, wanted):
-    """Gradients for inputs, recurrent kernel, projection (or `None`), m and c."""
+    """Computes gradients for inputs, recurrent kernel, projection (or `None`), m and c."""
     import torch
 
     kernel, projection, first_m, first_c, gates, cs, hs, ms = saved
@@ -253,7 +253,7 @@ def _torch_clip_(x, limit):
 
 
 def _torch_within(x, limit):
-    """Where no clip held back a value, or `None` where none held back any, which is the rule."""
+    """Returns a mask of values below the clip, or `None` if all are (the usual case)."""
     if limit is None:
         return None
     within = x.abs() < limit

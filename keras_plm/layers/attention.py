@@ -50,20 +50,20 @@ def combine_masks(
 
 
 def visible(query, key, padding_mask=None, attention_mask=None, causal=False, first=0):
-    """The masks of a call, checked and folded into one, `True` where a query may look at a key.
+    """Checks the masks of a call and combines them, `True` where a query may attend to a key.
 
     Args:
         query: (B, T, ...).
         key: (B, S, ...).
         padding_mask, attention_mask: As in `combine_masks`.
-        causal: If True, query t sees keys 0 ... first + t only.
+        causal: If True, query t attends only to keys 0 ... first + t.
         first: Position of the first query among the keys.
 
     Returns:
-        A boolean tensor that broadcasts to (B, T, S), or `None` when nothing is hidden.
+        A boolean tensor that broadcasts to (B, T, S), or `None` if nothing is masked.
 
     Raises:
-        ValueError: If a mask does not fit.
+        ValueError: If a mask has the wrong shape or type.
     """
     check_masks(padding_mask, attention_mask, query.shape[0], query.shape[1], key.shape[1])
     steps = (first, ops.shape(query)[1], ops.shape(key)[1]) if causal else None
@@ -94,18 +94,18 @@ def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
 
 
 def softmax(scores):
-    """Over the last axis, in float32; the weights are in the type of `scores`.
+    """Computes a softmax over the last axis in float32; the weights have the type of `scores`.
 
-    A single key is allowed; Keras' own softmax warns about it.
+    A single key is allowed; Keras' softmax warns about it.
     """
     return 0 * scores + 1 if scores.shape[-1] == 1 else float32_softmax(scores)
 
 
 def check_masks(padding_mask, attention_mask, batch, target_steps, source_steps):
-    """Compares masks with what they mask, as far as its shape is known.
+    """Checks the shapes and types of masks; unknown dimensions are skipped.
 
     Raises:
-        ValueError: If a mask has another rank or an axis of another length, or holds fractions.
+        ValueError: If a mask has the wrong rank, an axis of the wrong length, or floats.
     """
     steps = {"padding_mask": "(B, S)", "attention_mask": "(B, T, S) or (T, S)"}
     wanted = {"padding_mask": (batch, source_steps)}
@@ -117,19 +117,19 @@ def check_masks(padding_mask, attention_mask, batch, target_steps, source_steps)
         if name == "attention_mask" and len(shape) == 2:
             expected = expected[1:]
         fits = len(shape) == len(expected) and all(
-            # One row may stand for all; one key for all would be a mask of another step.
+            # One row may broadcast to all rows, but one key not to all keys.
             None in (have, want) or have == want or (have == 1 and axis < len(shape) - 1)
             for axis, (have, want) in enumerate(zip(shape, expected, strict=True))
         )
         if not fits:
             raise ValueError(
-                f"`{name}` has the shape {steps[name]} with B={batch}, T={target_steps} query and "
-                f"S={source_steps} key positions. Received: {name}.shape={shape}"
+                f"`{name}` must have the shape {steps[name]} with B={batch}, T={target_steps} "
+                f"query and S={source_steps} key positions. Received: {name}.shape={shape}"
             )
         if "float" in keras.backend.standardize_dtype(mask.dtype):
             raise ValueError(
-                f"`{name}` is True where to look and False elsewhere, or 1 and 0 as whole numbers, "
-                f"not what is added to scores. Received: {name}.dtype={mask.dtype}"
+                f"`{name}` must be True where a query may attend and False elsewhere, or 1 and 0 "
+                f"as integers; it is not added to scores. Received: {name}.dtype={mask.dtype}"
             )
 
 
@@ -201,14 +201,14 @@ class Attention(keras.layers.Layer):
         self.weights_dropout = Dropout(dropout, dtype=self.dtype_policy, name="weights_dropout")
 
     def build(self, query_shape, value_shape, key_shape=None):
-        """Makes the weights of the score; there are none by default."""
+        """Creates the weights of the score; by default there are none."""
 
     def prepare(self, key: Tensor) -> Tensor:
-        """Keys in the form that `score` takes: (B, S, D_key) -> (B, S, ...)."""
+        """Converts keys to the form that `score` takes: (B, S, D_key) -> (B, S, ...)."""
         return key
 
     def score(self, query: Tensor, key: Tensor) -> Tensor:
-        """Scores (B, T, S) of queries (B, T, D_query) against prepared keys."""
+        """Computes scores (B, T, S) of queries (B, T, D_query) and prepared keys."""
         raise NotImplementedError(f"{type(self).__name__} must define `score(query, key)`.")
 
     def attend(
@@ -219,7 +219,7 @@ class Attention(keras.layers.Layer):
         mask: Tensor | None = None,
         training: bool | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """`(context, weights)` for prepared keys and a combined mask."""
+        """Computes `(context, weights)` for prepared keys and a combined mask."""
         weights = masked_softmax(self.score(query, key), mask)  # (B, T, S)
         dropped = self.weights_dropout(weights, training=True) if training else weights
         return ops.matmul(dropped, value), weights
@@ -545,7 +545,7 @@ class LocationAttention(Attention):
                 f"This layer has weights for {self.max_source_length} source positions. "
                 f"Received: {length} keys"
             )
-        # `take` of a range, because JAX cannot slice by a length it does not know.
+        # `take` of a range, because JAX cannot slice by an unknown length.
         rows = ops.take(self.kernel, ops.arange(ops.shape(key)[1]), axis=0)  # (S, D_query)
         return ops.matmul(query, ops.transpose(rows))  # (B, T, S)
 

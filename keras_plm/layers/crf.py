@@ -12,20 +12,19 @@ from keras import ops
 from keras_plm.files.sequences import Tensor, as_names
 from keras_plm.layers._fused_scan import fold
 
-FAR = -1e30  # as good as impossible, and finite
-# What may stand in a span by scheme: its first of several, those within, its last, one alone.
+FAR = -1e30  # a finite score for impossible tags
+# Prefixes of a span by scheme: first, inner and last word of several, a single word.
 PREFIXES = {"BIOUL": "BILU", "IOBES": "BIES", "BMES": "BMES"}
 SCHEMES = ("BIO", "IOB1", *PREFIXES)
-OTHER_NAMES = {"IOB2": "BIO", "BILOU": "BIOUL"}  # as `metrics.tag_scheme` gives them
+OTHER_NAMES = {"IOB2": "BIO", "BILOU": "BIOUL"}  # as in `metrics.tag_scheme`
 
 
 @keras.saving.register_keras_serializable("keras_plm")
 class CRF(keras.layers.Layer):
     """Scores of a linear-chain CRF: one for every pair of tags at neighbouring steps.
 
-    One tensor holds the scores of tags, of transitions, of the first and of the last tag. The
-    score of a tag sequence is a sum of its elements. `crf_losses`, `viterbi` and `marginals` read
-    it.
+    One tensor holds the scores of tags, of transitions, and of the first and last tag. The score of
+    a tag sequence is a sum of its elements. `crf_losses`, `viterbi` and `marginals` read it.
 
     Reference: Lafferty et al. 2001; for tagging Huang et al. 2015, arXiv 1508.01991.
 
@@ -86,7 +85,7 @@ class CRF(keras.layers.Layer):
 
 
 def crf_losses(tags: Tensor, scores: Tensor) -> Tensor:
-    """Negative log-likelihood of tags under a CRF, -log p(tags), step by step.
+    """Computes the negative log-likelihood of tags under a CRF, -log p(tags), step by step.
 
     The losses of the first t steps add up to -log p of the first t tags, without the score of the
     end. Weights of 0 therefore leave out padding.
@@ -104,7 +103,7 @@ def crf_losses(tags: Tensor, scores: Tensor) -> Tensor:
     """
     tags, scores = ops.cast(tags, "int32"), ops.cast(scores, "float32")
     count = scores.shape[-1]
-    before = ops.pad(tags[:, :-1], [[0, 0], [1, 0]])  # the first step's rows are the same
+    before = ops.pad(tags[:, :-1], [[0, 0], [1, 0]])  # the first step's rows are equal
     flat = ops.reshape(scores, (*ops.shape(scores)[:2], count * count))
     own = ops.take_along_axis(flat, (before * count + tags)[..., None], axis=-1)[..., 0]
 
@@ -150,7 +149,7 @@ class CRFLoss(keras.losses.Loss):
 
 
 def viterbi(scores: np.ndarray, allowed: np.ndarray | None = None) -> tuple[list[int], float]:
-    """The tag sequence with the highest score, for one row.
+    """Finds the tag sequence with the highest score for one row.
 
     Reference: Viterbi 1967; constraints as in AllenNLP's `ConditionalRandomField`.
 
@@ -171,7 +170,7 @@ def viterbi(scores: np.ndarray, allowed: np.ndarray | None = None) -> tuple[list
     """
     scores = np.asarray(scores, "float64")
     if not len(scores):
-        raise ValueError("A row of tags has a step or more. Received: no scores")
+        raise ValueError("A row of tags must have a step or more. Received: no scores")
     cost = np.zeros(scores.shape)
     if allowed is not None:
         allowed = np.asarray(allowed, bool)
@@ -193,7 +192,7 @@ def viterbi(scores: np.ndarray, allowed: np.ndarray | None = None) -> tuple[list
 
 
 def marginals(scores: np.ndarray) -> np.ndarray:
-    """Probability of each tag at each step of one row, summed over all tag sequences.
+    """Computes the probability of each tag at each step of one row, over all tag sequences.
 
     Args:
         scores: (T, K, K), one row of the output of `CRF`, without padding.
@@ -216,10 +215,10 @@ def marginals(scores: np.ndarray) -> np.ndarray:
 
 
 def allowed_transitions(labels: Sequence[str], scheme: str) -> np.ndarray:
-    """Matrix of the transitions that a tag scheme allows.
+    """Builds the matrix of transitions that a tag scheme allows.
 
     Args:
-        labels: The K tags, as `"O"` and `"B-PER"`.
+        labels: The K tags, such as `"O"` and `"B-PER"`.
         scheme: `"BIO"` or `"IOB2"` (each span begins with B), `"IOB1"` (B only between two spans of
             one kind), `"BIOUL"` or `"BILOU"`, `"IOBES"` or `"BMES"`.
 

@@ -1,4 +1,4 @@
-"""Embeddings of tokens (with tied output), of positions, and of words by their spelling."""
+"""Embeddings of tokens (with tied output), of positions, and of words by their characters."""
 
 from collections.abc import Sequence
 
@@ -11,11 +11,11 @@ from keras_plm.layers._fused_layers import Dense, by_rows
 
 
 def rows_of(table, ids):
-    """Rows of a table, whose gradient sums what a row that is read twice is given.
+    """Looks up rows of a table; the gradient of a row is the sum over its lookups.
 
-    On TensorFlow the gradient of a lookup is a list of rows, a row read twice standing there twice,
-    and Keras' optimizers square and clip it so: Adam and AdaGrad then add g1² + g2² instead of
-    (g1 + g2)². Reshaped, the table has a dense gradient, as on the other backends.
+    On TensorFlow the gradient of a lookup is a list with one entry per lookup. Keras' optimizers
+    square and clip each entry separately: Adam and AdaGrad add g1² + g2² instead of (g1 + g2)². The
+    gradient of a reshaped table is dense, as on the other backends.
     """
     return ops.take(ops.reshape(table, table.shape), ids, axis=0)
 
@@ -108,10 +108,10 @@ class PositionEmbedding(keras.layers.Layer):
 
     Call arguments:
         inputs: (B, T, D); only its shape is used.
-        start: Position of the first step, for step-by-step decoding; (B,) where rows differ.
+        start: Position of the first step, for step-by-step decoding; (B,) if rows differ.
 
     Returns:
-        (T, D) vectors of positions start ... start + T - 1; (B, T, D) where rows differ.
+        (T, D) vectors of positions start ... start + T - 1; (B, T, D) if rows differ.
 
     Raises:
         ValueError: If T is larger than `max_sequence_length`.
@@ -144,12 +144,12 @@ class PositionEmbedding(keras.layers.Layer):
         if length is not None and length > self.max_sequence_length:
             raise ValueError(
                 f"This model reads at most {self.max_sequence_length} positions: truncate the "
-                "texts or cut them in windows. "
+                "texts or cut them into windows. "
                 f"Received: inputs of length {length}"
             )
         if len(getattr(start, "shape", ())):
             start = start[:, None]
-        # `take` of a range, because JAX cannot slice by a length it does not know.
+        # `take` of a range, because JAX cannot slice by an unknown length.
         return ops.take(self.embeddings, ops.arange(ops.shape(inputs)[1]) + start, axis=0)
 
     def compute_mask(self, inputs, previous_mask):
@@ -219,7 +219,7 @@ class SinePositionEmbedding(keras.layers.Layer):
 
 
 def check_counts(least, **arguments):
-    """Raises if an argument is no whole number of `least` or more."""
+    """Raises unless every argument is a whole number of `least` or more."""
     for name, value in arguments.items():
         if not isinstance(value, int | np.integer) or value < least:
             raise ValueError(
@@ -231,8 +231,8 @@ def check_counts(least, **arguments):
 class CharacterEncoder(keras.layers.Layer):
     """ELMo's token layer: a vector of each word from its characters, without context.
 
-    Convolutions of several widths over the characters, the maximum over positions, highway layers
-    and a projection:
+    It applies convolutions of several widths over the characters, a maximum over positions, highway
+    layers and a projection:
 
         g = σ(x W_carry + b_carry),    x <- g relu(x W_transform + b_transform) + (1 - g) x.
 
@@ -252,7 +252,7 @@ class CharacterEncoder(keras.layers.Layer):
 
     Call arguments:
         character_ids: (..., C) ids of `tokenizers.Characters`, 0 for padding. C may be less than
-            50 if each word ends in padding as long as the widest filter less one character.
+            50 if each word ends in at least as much padding as the widest filter's width minus 1.
 
     Returns:
         (..., P).
@@ -286,7 +286,7 @@ class CharacterEncoder(keras.layers.Layer):
         check_counts(0, num_highway=num_highway)
         if not filters or any(len(pair) != 2 or min(pair) < 1 for pair in filters):
             raise ValueError(
-                "`filters` are pairs [width, number], each 1 or more, one pair or more. "
+                "`filters` must be one or more pairs [width, number], each number 1 or more. "
                 f"Received: {filters}"
             )
         self.output_dim = output_dim
@@ -301,7 +301,7 @@ class CharacterEncoder(keras.layers.Layer):
                 part: Dense(
                     width,
                     kernel_initializer=keras.initializers.RandomNormal(stddev=width**-0.5),
-                    # At first a word passes mostly unchanged.
+                    # Initially a word passes mostly unchanged.
                     bias_initializer=keras.initializers.Constant(bias),
                     dtype=dtype,
                     name=f"highway_{i}_{part}",
@@ -340,7 +340,7 @@ class CharacterEncoder(keras.layers.Layer):
         widest = max(width for width, _ in self.filters)
         if length is not None and length < widest:
             raise ValueError(
-                "A word must be as long as the widest filter, its padding counted. "
+                "A word with its padding must be at least as long as the widest filter. "
                 f"Received: character_ids of {length} characters, a filter of width {widest}"
             )
         *sizes, length = ops.shape(character_ids)

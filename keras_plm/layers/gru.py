@@ -1,4 +1,4 @@
-"""Gated recurrent networks of translation: the encoder in both directions, the attending decoder.
+"""Gated recurrent networks for translation: a bidirectional encoder, a decoder with attention.
 
 Shapes: B batch, T target steps, S source steps, E embedding width, n units, M memory width.
 """
@@ -27,15 +27,15 @@ class Orthogonal(keras.initializers.Initializer):
 
 
 def gru_step(state, inputs, gates_kernel, candidate_kernel):
-    """One step of a gated recurrent unit, `h' = (1 - z) h + z h̃`.
+    """Computes one step of a gated recurrent unit, `h' = (1 - z) h + z h̃`.
 
     Reference: Cho et al. 2014, arXiv 1406.1078, section 2.3; Bahdanau et al. 2015, appendix A.1.1,
-    whose convention of z it follows.
+    for the convention of z.
 
     Args:
         state: (..., n).
-        inputs: (..., 3 n), what the update gate z, the reset gate r and the candidate h̃ take from
-            elsewhere, biases included.
+        inputs: (..., 3 n), the terms of the update gate z, the reset gate r and the candidate h̃
+            without the state, including biases.
         gates_kernel: (n, 2 n), of z and r.
         candidate_kernel: (n, n).
 
@@ -89,7 +89,7 @@ class BidirectionalGRU(keras.layers.Layer):
 
     def build(self, inputs_shape):
         n = self.units
-        # Forward's update, reset and candidate, then backward's.
+        # Update, reset and candidate of the forward direction, then of the backward direction.
         self.input_projection = Dense(6 * n, dtype=self.dtype_policy, name="input_projection")
         self.input_projection.build(inputs_shape)
         self.gates_kernel = self.add_weight(
@@ -176,12 +176,12 @@ class AttentionDecoder(keras.layers.Layer):
         super().__init__(**kwargs)
         if not isinstance(attention, Attention | None):
             raise ValueError(
-                "`attention` is a layer of `keras_plm.layers.Attention`'s family, with one score "
+                "`attention` must be of `keras_plm.layers.Attention`'s family, with one score "
                 f"for a query and a key, or None. Received: attention={attention!r}"
             )
         if getattr(attention, "dropout", 0):
             raise ValueError(
-                "The attention of a recurrent decoder has no dropout. "
+                "The attention of a recurrent decoder must have no dropout. "
                 f"Received: dropout={attention.dropout}"
             )
         self.units = units

@@ -1,6 +1,6 @@
 """Long short-term memories: plain, with ELMo's projection and clips, and stacked.
 
-Shapes: T steps, B batch, D width of the input, n cells, P width of what is handed on, L layers.
+Shapes: T steps, B batch, D width of the input, n cells, P width of the output, L layers.
 """
 
 import types
@@ -23,7 +23,7 @@ def reverse_rows(x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         padding_mask: (B, T), True at real positions, which come first; all when omitted.
 
     Returns:
-        (B, T, D). Applied twice it gives `x`.
+        (B, T, D). A second application restores `x`.
 
     >>> x, mask = np.array([[[1], [2], [3], [0]]]), np.array([[True, True, True, False]])
     >>> ops.convert_to_numpy(reverse_rows(x, mask))[0, :, 0].tolist()
@@ -36,7 +36,7 @@ def reverse_rows(x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
     lengths = _lengths(padding_mask)[:, None]
     places = ops.where(steps < lengths, lengths - 1 - steps, steps)  # (B, T)
     places = places + ops.arange(rows, dtype="int32")[:, None] * length
-    # Whole vectors are fetched: with an index for each number it takes several times as long.
+    # One index per vector: one index per number takes several times as long.
     turned = ops.take(ops.reshape(x, (-1, width)), ops.reshape(places, (-1,)), axis=0)
     return ops.reshape(turned, (rows, length, width))
 
@@ -105,7 +105,7 @@ class LSTM(keras.layers.Layer):
 
 
 def _tensors(layer, *weights):
-    """Weights as tensors of a layer's compute type, as a gradient by hand wants them."""
+    """Converts weights to tensors of a layer's compute type, for the hand-written gradient."""
     return [ops.convert_to_tensor(weight, dtype=layer.compute_dtype) for weight in weights]
 
 
@@ -177,7 +177,7 @@ class ProjectedLSTM(keras.layers.Layer):
 
     def build(self, inputs_shape, padding_mask_shape=None, state_shape=None):
         n, width, p = self.units, inputs_shape[-1], self.projection_dim
-        # Glorot's limit for the two kernels as one, as `LSTMCell` begins.
+        # Glorot's limit for the two kernels as one matrix, as in `LSTMCell`.
         limit = (6 / (width + p + 4 * n)) ** 0.5
         for name, rows in (("kernel", width), ("recurrent_kernel", p)):
             initializer = keras.initializers.RandomUniform(-limit, limit)
@@ -242,7 +242,7 @@ class ProjectedLSTM(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable("keras_plm")
 class LSTMStack(keras.layers.Layer):
-    """Projected LSTMs on top of each other: one direction of ELMo's biLM.
+    """A stack of projected LSTMs: one direction of ELMo's biLM.
 
     From the second layer on, the output is the sum of the LSTM's output and its input. The carried
     state is only that of the LSTM. Dropout applies to the input of each layer, also in the sum.
@@ -332,7 +332,7 @@ class LSTMStack(keras.layers.Layer):
         training: bool | None = None,
         states: Sequence[tuple[Tensor, Tensor]] | None = None,
     ) -> tuple[list[Tensor], list[tuple[Tensor, Tensor]]]:
-        """Outputs of `call`, and the states after the last step.
+        """Computes the outputs of a call, and the states after the last step.
 
         Args:
             inputs, padding_mask, go_backwards, training: As in a call.
@@ -407,7 +407,7 @@ class CarriedStates(keras.layers.Layer):
             raise ValueError(f"`rows` must be 1 or more. Received: rows={rows}")
         self.stack = stack
         self.rows = rows
-        # In a box, so that Keras does not take the states for weights.
+        # In a box, because Keras would treat the states as weights.
         self._box = types.SimpleNamespace(states=[])
 
     def build(self, inputs_shape, padding_mask_shape=None):
@@ -429,7 +429,7 @@ class CarriedStates(keras.layers.Layer):
 
     @property
     def variables(self):
-        """All that a batch may change: weights, seeds and the states."""
+        """Variables that a batch may change: weights, seeds and the states."""
         return [*super().variables, *keras.tree.flatten(self._box.states)]
 
     def reset(self) -> None:
@@ -449,11 +449,11 @@ class CarriedStates(keras.layers.Layer):
         rows = inputs.shape[0]
         if rows is not None and rows > self.rows:
             raise ValueError(
-                "States are carried for a number of rows, which no batch may exceed. "
+                "A batch must have at most as many rows as states are carried for. "
                 f"Received: a batch of {rows} rows, rows={self.rows}"
             )
         rows = ops.shape(inputs)[0]
-        # Copies, because torch changes a variable in place while its gradient is still to come.
+        # Copies, because torch changes a variable in place before its gradient is computed.
         before = [
             tuple(ops.copy(ops.convert_to_tensor(variable)[:rows]) for variable in pair)
             for pair in self._box.states

@@ -25,7 +25,7 @@ class AttentionOutput(NamedTuple):
 
     Attributes:
         output: (B, T, D).
-        weights: (B, N, T, S) before dropout, or `None` where they are not asked for.
+        weights: (B, N, T, S) before dropout, or `None` without `return_weights`.
         cache: (B, 2, S_max, N, H) with the new keys and values, or `None` without a `cache_index`.
     """
 
@@ -49,14 +49,14 @@ def multi_head_attention(
     seed=None,
     training=False,
 ):
-    """Scaled dot-product attention of N heads, as a pure function of arrays.
+    """Computes scaled dot-product attention of N heads, as a pure function of arrays.
 
         Q = q W_Q + b_Q,  K = k W_K + b_K,  V = v W_V + b_V,  each split in N heads of width H,
         A = softmax(Q K^T / sqrt(H) + M),  M = 0 where the mask is True, else a low floor,
         output = concat_heads(dropout(A) V) W_O + b_O.
 
-    The backend's fused kernel computes the same without A. It is used unless the weights are
-    asked for or dropped, or matrix products are faster.
+    The backend's fused kernel computes the same without A. It is used unless A is returned or has
+    dropout, or matrix products are faster.
 
     Reference: Vaswani et al. 2017, arXiv 1706.03762, section 3.2.
 
@@ -67,15 +67,15 @@ def multi_head_attention(
         query: (B, T, D_query).
         value: (B, S, D_value); the query itself when omitted.
         key: (B, S, D_key); `value` when omitted.
-        mask: Boolean, broadcastable to (B, T, S), True where query t may look at key s.
+        mask: Boolean, broadcastable to (B, T, S), True where query t may attend to key s.
         num_heads: Number of heads N.
-        cache: (B, 2, S_max, N, H), keys and values. With a `cache_index` those of `value` are
-            written to it, on torch in place; without one it is read instead of `value`.
-        cache_index: Number of steps that are already in `cache`.
+        cache: (B, 2, S_max, N, H), keys and values. With a `cache_index`, those of `value` are
+            written to it, on torch in place; without it, `cache` is read instead of `value`.
+        cache_index: Number of steps in `cache`.
         return_weights: If True, the result has the attention weights A.
-        dropout_rate: Fraction of A that is dropped in training.
-        seed: Of the dropout, as in `dropout`.
-        training: If True, drop, and expect that a gradient is asked for.
+        dropout_rate: Fraction of A dropped in training.
+        seed: Seed of the dropout, as in `dropout`.
+        training: If True, apply dropout and expect a gradient.
 
     Returns:
         An `AttentionOutput`.
@@ -107,35 +107,35 @@ def multi_head_attention(
 
 
 def project(weights, inputs):
-    """`x W + b`; `weights` are arguments of `dense`, or a function such as a quantized layer."""
+    """Computes `x W + b`; `weights` are arguments of `dense` or a function of the inputs."""
     return weights(inputs) if callable(weights) else dense(inputs, **weights)
 
 
 def split_heads(x, num_heads):
-    """(B, S, D) -> (B, S, N, H)."""
+    """Splits the width in heads: (B, S, D) -> (B, S, N, H)."""
     return ops.reshape(x, (-1, ops.shape(x)[1], num_heads, x.shape[-1] // num_heads))
 
 
 def keys_and_values(weights, value, key=None, *, num_heads):
-    """Another sequence as a `cache` to read: (B, S, D_value) -> (B, 2, S, N, H)."""
+    """Computes a `cache` of another sequence: (B, S, D_value) -> (B, 2, S, N, H)."""
     pairs = (("key", value if key is None else key), ("value", value))
     return ops.stack([split_heads(project(weights[n], x), num_heads) for n, x in pairs], axis=1)
 
 
 def attention_weights(query, key, mask=None):
-    """softmax(Q K^T / sqrt(H) + M): (B, T, N, H) and (B, S, N, H) -> (B, N, T, S)."""
+    """Computes softmax(Q K^T / sqrt(H) + M): (B, T, N, H) and (B, S, N, H) -> (B, N, T, S)."""
     query, key = ops.transpose(query, (0, 2, 1, 3)), ops.transpose(key, (0, 2, 1, 3))
     return softmax(scaled_scores(query, key, mask))
 
 
 def weighted_sum(weights, value):
-    """A V: (B, N, T, S) and (B, S, N, H) -> (B, T, N, H)."""
+    """Computes A V: (B, N, T, S) and (B, S, N, H) -> (B, T, N, H)."""
     context = ops.matmul(weights, ops.transpose(value, (0, 2, 1, 3)))
     return ops.transpose(context, (0, 2, 1, 3))
 
 
 def _project_all(weights, num_heads, query, value, key):
-    """Queries (B, T, N, H), keys and values (B, S, N, H)."""
+    """Computes queries (B, T, N, H), keys and values (B, S, N, H)."""
     if "query_key_value" not in weights:
         value = query if value is None else value
         key = value if key is None else key
@@ -327,15 +327,15 @@ class MultiHeadAttention(keras.layers.Layer):
         """
         if not self.built or self.fused_projection:
             raise ValueError(
-                "A layer that reads another sequence needs projections of its own for it: build it "
-                "with a first call that names a `value`. Received: a layer "
+                "A layer needs separate projections to read another sequence: build it with a "
+                "first call that has a `value`. Received: a layer "
                 + ("of self-attention" if self.built else "that is not built")
             )
         value, key = self._as_tensors(value, key)
         return keys_and_values(self.arrays(), value, key, num_heads=self.num_heads)
 
     def arrays(self) -> dict[str, Any]:
-        """The `weights` of `multi_head_attention`; a quantized projection is the layer itself.
+        """Returns the `weights` of `multi_head_attention`, a quantized projection as its layer.
 
         Raises:
             ValueError: If the layer is not built.
@@ -382,12 +382,13 @@ def check_cache(query, cache, cache_index):
     """
     if cache is None and cache_index is not None:
         raise ValueError(
-            f"`cache_index` is a place in `cache`. Received: cache=None, cache_index={cache_index}"
+            "`cache_index` must be a place in `cache`. "
+            f"Received: cache=None, cache_index={cache_index}"
         )
     if isinstance(cache_index, int):
         last = (cache.shape[2] or math.inf) - (query.shape[1] or 1)
         if not 0 <= cache_index <= last:
             raise ValueError(
-                f"A `cache` of {cache.shape[2]} places has none for {query.shape[1]} more "
+                f"A `cache` of {cache.shape[2]} steps must have room for {query.shape[1]} more "
                 f"after `cache_index`. Received: cache_index={cache_index}"
             )

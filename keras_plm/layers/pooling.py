@@ -1,4 +1,4 @@
-"""Many vectors into one: the learned mix of layers, and poolings over time."""
+"""Reduction of many vectors to one: a learned mix of layers, and pooling over time."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from keras_plm.files.sequences import Tensor, as_names
 class ScalarMix(keras.layers.Layer):
     """A learned weighted mean of layers, `gamma * sum_j softmax(s)_j h_j`.
 
-    Feature-based transfer learns with it which layers a task needs. It has L + 1 parameters.
+    In feature-based transfer it learns the layers that a task needs. It has L + 1 parameters.
 
     Reference: Peters et al. 2018 (ELMo), arXiv 1802.05365, equation 1; the penalty in section
     3.4; the layer norm in section 3.2.
@@ -92,7 +92,7 @@ class ScalarMix(keras.layers.Layer):
             layers = [inputs[:, :, j] for j in range(inputs.shape[2])]
         if len(layers) != self.num_layers:
             raise ValueError(
-                "`ScalarMix` needs as many layers as it was made for. "
+                "`ScalarMix` needs as many layers as `num_layers`. "
                 f"Received: {len(layers)} layers, num_layers={self.num_layers}"
             )
         if self.layer_norm:
@@ -161,7 +161,7 @@ class Pooling(keras.layers.Layer):
         self.pool = pool
 
     def compute_mask(self, inputs, previous_mask):
-        return None  # the steps are gone
+        return None  # the output has no steps
 
     def call(
         self, inputs: Tensor, padding_mask: Tensor | None = None, mask: Tensor | None = None
@@ -179,7 +179,7 @@ class Pooling(keras.layers.Layer):
             return ops.cast(ops.mean(ops.cast(inputs, wide), axis=1), inputs.dtype)
         if self.pool == "last":
             real = ops.cast(padding_mask, "bool")
-            # Counted from the end, so that padding may stand before a text, too.
+            # Counted from the end, because padding may also come before a text.
             behind = ops.argmax(ops.cast(ops.flip(real, axis=1), "int32"), axis=1)  # (B,)
             last = ops.cast(real.shape[1] or ops.shape(real)[1], "int32") - 1
             last = (last - ops.cast(behind, "int32"))[:, None, None]
@@ -212,7 +212,7 @@ class LayerChoice:
         combine: `"concat"`, `"mean"`, or `"mix"` for a learned `ScalarMix`.
 
     Raises:
-        ValueError: If `combine` is unknown. If there is neither or both of a range and `layers`.
+        ValueError: If `combine` is unknown. If a range and `layers` are both given or both missing.
 
     >>> LayerChoice(layers=(-1, 0)).indices(5)
     [4, 0]
@@ -229,7 +229,7 @@ class LayerChoice:
         range_given = [self.first is not None, self.last is not None]
         if range_given != [self.layers is None] * 2:
             raise ValueError(
-                "A choice of layers is a `first` and a `last` one, or a tuple of `layers`. "
+                "A choice of layers needs `first` and `last`, or a tuple of `layers`. "
                 f"Received: first={self.first}, last={self.last}, layers={self.layers}"
             )
         if self.layers is not None:
@@ -252,7 +252,7 @@ class LayerChoice:
             found = [layer + count * (layer < 0) for layer in self.layers]
             if min(found) < 0 or max(found) >= count or len(set(found)) < len(found):
                 raise ValueError(
-                    "Each of `layers` must be a layer of the encoder, and each another one. "
+                    "`layers` must be distinct layers of the encoder. "
                     f"Received: layers {self.layers} of {count - 1} blocks"
                 )
             return found

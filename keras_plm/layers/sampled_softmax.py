@@ -1,6 +1,6 @@
-"""The softmax over a large vocabulary, whole or sampled, in the memory of a few positions.
+"""The softmax over a large vocabulary, full or sampled, in the memory of a few positions.
 
-Shapes: N positions, P width, V words, S words that are summed over, R rows of a chunk.
+Shapes: N positions, P width, V words, S words in the sum, R rows of a chunk.
 """
 
 import keras
@@ -12,21 +12,21 @@ from keras_plm.layers._fused_scan import fold
 from keras_plm.layers._fused_softmax import row_logsumexp, row_softmax
 from keras_plm.layers.embedding import rows_of
 
-LOGITS = 1 << 21  # so many at a time stay in the processor's cache
-ROWS = 256  # with fewer positions the kernel's gradient is written more often than is worth it
+LOGITS = 1 << 21  # number of logits that fit the processor's cache
+ROWS = 256  # fewer positions would write the kernel's gradient too often
 
 
 def logsumexp_of_products(x, kernel, bias=None, rows=None):
-    """`logsumexp(x W^T + b)`, without all N · S products in memory at once.
+    """Computes `logsumexp(x W^T + b)` without all N · S products in memory at once.
 
-    The gradient computes them again, chunk by chunk.
+    The gradient recomputes them, chunk by chunk.
 
     Args:
         x: (N, P).
         kernel: (S, P), W.
         bias: (S,) float32; zeros when omitted.
-        rows: Positions of a chunk; by default as many as the cache holds the products of, 256 or
-            more.
+        rows: Number of positions of a chunk; by default as many as fit the processor's cache, at
+            least 256.
 
     Returns:
         (N,) float32.
@@ -42,7 +42,7 @@ def logsumexp_of_products(x, kernel, bias=None, rows=None):
         def gradient(*upstream, **kwargs):
             wanted = kwargs.get("upstream", upstream[0] if upstream else None)
             chunks = xs, sums, _chunks(wanted, rows)
-            # Recomputed: the table of the forward pass need not be kept.
+            # Recomputed, to free the table of the forward pass.
             d_weights, d_x = _gradients(_Logits(kernel, *bias), chunks)
             d_weights = [
                 ops.cast(d, w.dtype) for d, w in zip(d_weights, (kernel, *bias), strict=True)
@@ -51,25 +51,25 @@ def logsumexp_of_products(x, kernel, bias=None, rows=None):
 
         return ops.reshape(sums, (-1,))[:count], gradient
 
-    # Tensors, because eager TensorFlow asks a custom gradient for those of variables, too.
+    # Tensors, because eager TensorFlow asks a custom gradient for gradients of variables, too.
     return run(*(ops.cast(w, w.dtype) for w in (x, kernel, bias) if w is not None))
 
 
 def _rows_of_a_chunk(count, most):
-    """Rows of each chunk of `count`, at most `most`: as few chunks as that allows, of one size."""
+    """Returns the rows per chunk of `count` rows: few chunks of one size, at most `most` rows."""
     if not isinstance(count, int):
         return most
     return max(-(-count // max(-(-count // most), 1)), 1)
 
 
 def _chunks(tensor, rows):
-    """(N, ...) as (K, R, ...), filled up with zeros."""
+    """Splits (N, ...) into (K, R, ...), padded with zeros."""
     padding = [[0, -ops.shape(tensor)[0] % rows]] + [[0, 0]] * (len(tensor.shape) - 1)
     return ops.reshape(ops.pad(tensor, padding), (-1, rows, *tensor.shape[1:]))
 
 
 def _gradients(logits, chunks):
-    """Gradients of the sum over all chunks for the weights, and for each chunk's inputs.
+    """Computes gradients for the weights, summed over chunks, and for each chunk's inputs.
 
     Args:
         logits: The `_Logits`.
@@ -93,8 +93,8 @@ def _gradients(logits, chunks):
 class _Logits:
     """`x W^T + b` of a chunk (R, P), its softmax and its gradients.
 
-    Where kernel and bias have one type, bias and logsumexp are two more columns of the table: the
-    sums then cost no pass of their own. A coarser type than the bias's has no room for them.
+    If kernel and bias have one type, bias and logsumexp are two more columns of the table. Their
+    sums then need no extra pass. A kernel of lower precision would round them.
 
     Args:
         kernel: (S, P), W.
@@ -111,20 +111,20 @@ class _Logits:
             )
 
     def __call__(self, x):
-        """(R, S)."""
+        """Computes logits (R, S)."""
         if self.by_columns:
             return self._with_columns(x, ops.zeros_like(x[:, 0]))
         logits = ops.matmul(x, ops.transpose(self.kernel))
         return logits if self.bias is None else ops.cast(logits, "float32") + self.bias
 
     def probabilities(self, x, total):
-        """exp(x W^T + b - total), (R, S) in the type of `x`; `total` is the logsumexp (R,)."""
+        """Computes exp(x W^T + b - total), (R, S) in the type of `x`; `total` is the logsumexp."""
         if self.by_columns:
             return ops.exp(self._with_columns(x, -total))
         return ops.cast(row_softmax(self(x), total), x.dtype)
 
     def gradients(self, x, total, wanted):
-        """Gradients for the weights and for `x`, of the logsumexp (R,) with gradient `wanted`."""
+        """Computes gradients for weights and `x` from the logsumexp's gradient `wanted` (R,)."""
         softmax = self.probabilities(x, total)
         wanted = ops.cast(wanted, x.dtype)[:, None]
         # The bias's gradient is one more column of the same product.
@@ -139,10 +139,10 @@ class _Logits:
 
 
 def row_products(x, rows):
-    """(N,) float32: the product of each row of `x` (N, P) with its own of `rows` (N, P).
+    """Multiplies each row of `x` (N, P) with its row of `rows` (N, P): (N,) float32.
 
-    `rows` are rounded to the type of `x` first, as in a product with a whole table; the sum is in
-    float32, as that of matrix products is.
+    `rows` are first rounded to the type of `x`, as in a product with a whole table. The sum is in
+    float32, as in matrix products.
     """
     rows = ops.cast(ops.cast(rows, x.dtype), "float32")
     return ops.sum(ops.cast(x, "float32") * rows, axis=-1)
@@ -182,7 +182,7 @@ def log_uniform_words(
 
 
 def expected_counts(ids: np.ndarray, vocabulary_size: int, tries: int) -> np.ndarray:
-    """Probability that each word is among the samples of `log_uniform_words`.
+    """Computes the probability that each word is among the samples of `log_uniform_words`.
 
     Args:
         ids: (...) ids of words.

@@ -129,7 +129,7 @@ class TransformerStack(keras.layers.Layer):
         return [previous_mask] * (self.num_layers + 1)
 
     def _finish(self, layers):
-        """The layers; the last one normalised if the blocks are pre-norm."""
+        """Returns the layers, the last one normalised if the blocks are pre-norm."""
         if self.final_norm is not None:
             layers[-1] = self.final_norm(layers[-1])
         return layers
@@ -171,7 +171,7 @@ class TransformerStack(keras.layers.Layer):
         return self._finish(layers), written
 
     def initial_cache(self, batch_size: int, max_length: int) -> list[Tensor]:
-        """Empty cache for `decode`: L tensors (B, 2, S_max, N, H), S_max being `max_length`."""
+        """Creates an empty cache for `decode`: L tensors (B, 2, `max_length`, N, H)."""
         heads = self.block_options["num_heads"]
         head_dim = self.block_options["hidden_dim"] // heads
         shape = (batch_size, 2, max_length, heads, head_dim)
@@ -190,7 +190,7 @@ class TransformerStack(keras.layers.Layer):
         source: Tensor | None = None,
         source_mask: Tensor | None = None,
     ) -> tuple[list[Tensor], list[Tensor | None]]:
-        """Attention weights of every block, for the arguments of a call.
+        """Computes the attention weights of every block, for the arguments of a call.
 
         Returns:
             `(weights, source_weights)`: a list of L tensors (B, N, T, T), and a list of L tensors
@@ -240,7 +240,7 @@ def recompute_blocks(model: keras.Model) -> None:
     found = [layer for layer in every_layer(model) if isinstance(layer, TransformerStack)]
     if not found:
         raise ValueError(
-            "Only a Transformer has blocks to compute again: leave `remat` out. "
+            "Only a Transformer has blocks to recompute: leave `remat` out. "
             f"Received: {type(model).__name__}"
         )
     for stack in found:

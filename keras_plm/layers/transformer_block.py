@@ -35,7 +35,7 @@ ACTIVATIONS = {
 
 
 class BlockOutput(NamedTuple):
-    """Result of `transformer_block`; what was not asked for is `None`.
+    """Result of `transformer_block`; parts that were not requested are `None`.
 
     Attributes:
         sequence: (B, T, D).
@@ -70,7 +70,7 @@ def transformer_block(
     source_cache=None,
     return_weights=False,
 ):
-    """The Transformer block as a pure function of arrays.
+    """Computes the Transformer block, as a pure function of arrays.
 
     Post-norm, the original:
 
@@ -82,33 +82,33 @@ def transformer_block(
         x = x + attention(LN(x)),  x = x + cross_attention(LN(x), source),
         x = x + W_2 f(W_1 LN(x) + b_1) + b_2.
 
-    Each LN has its own weights; the middle part is there only with weights of that name. In
-    training the output of each part is dropped before it is added. Nothing here reads or changes
-    layers, variables or other state, except a quantized layer that is given as a weight.
+    Each LN has its own weights. Cross-attention applies only if its weights are given. In training,
+    dropout applies to the output of each part before the sum. The function neither reads nor
+    changes layers, variables or other state, except a quantized layer among the weights.
 
     Reference: Vaswani et al. 2017, arXiv 1706.03762, sections 3.1 and 3.3; pre-norm: Xiong et al.
     2020, arXiv 2002.04745.
 
     Args:
-        weights: A dict as of `TransformerBlock.arrays`, named as the layers of a block:
-            `"attention"` and perhaps `"cross_attention"` (see `multi_head_attention`),
+        weights: A dict as from `TransformerBlock.arrays`, by the names of a block's layers:
+            `"attention"` and optionally `"cross_attention"` (see `multi_head_attention`),
             `"feed_forward"` with `"intermediate"` and `"output"` (arguments of `dense`), and
             `"attention_norm"`, `"cross_norm"`, `"feed_forward_norm"` (`gamma` and `beta`).
         inputs: (B, T, D).
-        mask: Boolean, broadcastable to (B, T, S), True where step t may look at step s.
+        mask: Boolean, broadcastable to (B, T, S), True where step t may attend to step s.
         source: (B, S, D_source), the sequence that cross-attention reads.
         source_mask: Boolean, broadcastable to (B, T, S).
         num_heads: Number of heads N.
         activation: f, a name of `ACTIVATIONS`.
         pre_norm: If True, normalise before each part instead of after.
-        norm_epsilon: Added to the variance in the layer norms.
+        norm_epsilon: Constant added to the variance in the layer norms.
         dropout_rate: Fraction dropped of each part's output.
         attention_dropout: Fraction dropped of the attention weights.
-        seeds: A dict of seeds as in `dropout`, each (2,) integers: of the outputs `"attention"`,
-            `"cross_attention"` and `"feed_forward"`, and of the attention weights
+        seeds: A dict of seeds as in `dropout`, each (2,) integers: for the outputs `"attention"`,
+            `"cross_attention"` and `"feed_forward"`, and for the attention weights
             `"attention_weights"` and `"cross_attention_weights"`. On torch it may be `None`.
-        training: If True, drop, and expect that a gradient is asked for.
-        cache, cache_index: Of the self-attention, as in `multi_head_attention`.
+        training: If True, apply dropout and expect a gradient.
+        cache, cache_index: For self-attention, as in `multi_head_attention`.
         source_cache: (B, 2, S, N, H), keys and values of the source, instead of `source`.
         return_weights: If True, the result has the attention weights.
 
@@ -130,7 +130,7 @@ def transformer_block(
         return normalized(x, norm) if pre_norm else x
 
     def add(x, part, norm, name):
-        part = ops.cast(part, x.dtype)  # a map of policies may give it another
+        part = ops.cast(part, x.dtype)  # a map of policies may give another type
         x = x + (dropout(part, dropout_rate, seeds.get(name)) if training else part)
         return x if pre_norm else normalized(x, norm)
 
@@ -163,7 +163,7 @@ def transformer_block(
 
 
 def feed_forward(weights, inputs, activation):
-    """`W_2 f(W_1 x + b_1) + b_2`, (B, T, D) -> (B, T, D), as a pure function of arrays.
+    """Computes `W_2 f(W_1 x + b_1) + b_2`, (B, T, D) -> (B, T, D), as a pure function of arrays.
 
     Args:
         weights: A dict of the arguments of `dense`: `"intermediate"` and `"output"`.
@@ -231,7 +231,7 @@ class FeedForward(keras.layers.Layer):
         return feed_forward(self.arrays(), inputs, self.activation)
 
     def arrays(self) -> dict[str, Any]:
-        """The `weights` of `feed_forward`."""
+        """Returns the `weights` of `feed_forward`."""
         return {
             "intermediate": self.intermediate.arrays(),
             "output": self.output_projection.arrays(),
@@ -418,8 +418,8 @@ class TransformerBlock(keras.layers.Layer):
             A `BlockOutput`.
 
         Raises:
-            ValueError: If the block is not built, a mask does not fit, a source is missing or has
-                no use, or `cache_index` has no `cache` or lies outside it.
+            ValueError: If the block is not built, a mask does not fit, a source is missing or not
+                used, or `cache_index` has no `cache` or lies outside it.
         """
         self._check_source(source, source_cache)
         check_cache(inputs, cache, cache_index)
@@ -444,14 +444,14 @@ class TransformerBlock(keras.layers.Layer):
         )
 
     def arrays(self) -> dict[str, Any]:
-        """The `weights` of `transformer_block`."""
+        """Returns the `weights` of `transformer_block`."""
         names = ["attention", "attention_norm", "feed_forward", "feed_forward_norm"]
         if self.cross_attention is not None:
             names += ["cross_attention", "cross_norm"]
         return {name: getattr(self, name).arrays() for name in names}
 
     def _options(self, training):
-        """The settings of `transformer_block`, and in training new seeds."""
+        """Returns the settings of `transformer_block`, in training with new seeds."""
         options = {
             "num_heads": self.num_heads,
             "activation": self.activation,
@@ -479,8 +479,8 @@ class TransformerBlock(keras.layers.Layer):
         sources = (source is not None) + (source_cache is not None)
         if sources != (self.cross_attention is not None):
             raise ValueError(
-                "A block with `cross_attention` needs a `source` or its `source_cache`, any other "
-                "takes none. Received: "
+                "A block with `cross_attention` needs a `source` or its `source_cache`; other "
+                "blocks take none. Received: "
                 f"cross_attention={self.cross_attention is not None}, {sources} sources"
             )
 

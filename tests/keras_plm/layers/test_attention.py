@@ -167,7 +167,7 @@ def test_a_window_hides_what_is_far():
     [
         ({"padding_mask": np.ones((B, S + 1), bool)}, r"padding_mask.shape=\(2, 6\)"),
         ({"padding_mask": np.ones((B, 1), bool)}, r"padding_mask.shape=\(2, 1\)"),
-        ({"padding_mask": np.ones((B, S), "float32")}, "True where to look.*float32"),
+        ({"padding_mask": np.ones((B, S), "float32")}, "True where a query may attend.*float32"),
         ({"padding_mask": np.ones((B, T, S), bool)}, r"padding_mask.shape=\(2, 3, 5\)"),
         ({"attention_mask": np.ones((B, S, T), bool)}, r"attention_mask.shape=\(2, 5, 3\)"),
         ({"attention_mask": np.ones(S, bool)}, r"attention_mask.shape=\(5,\)"),

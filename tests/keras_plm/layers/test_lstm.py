@@ -204,7 +204,7 @@ def test_states_are_no_weights_but_are_restored():
     assert len(carried.weights) == len(stack.weights) == 8
     assert len(carried.variables) - len(carried.weights) >= 4
     assert all(not v.trainable for pair in carried.states for v in pair)
-    with pytest.raises(ValueError, match="no batch may exceed"):
+    with pytest.raises(ValueError, match="A batch must have at most"):
         carried(normal(5, T, P))
     with pytest.raises(ValueError, match="`rows` must be 1"):
         CarriedStates(stack, rows=0)

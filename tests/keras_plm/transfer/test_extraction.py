@@ -138,7 +138,7 @@ def test_heads_keep_their_layers(tmp_path):
 @pytest.mark.backend_neutral
 def test_choices_that_cannot_be_are_explained():
     for wrong in ({}, {"first": 0}, {"first": 0, "last": 1, "layers": (0,)}):
-        with pytest.raises(ValueError, match="a `first` and a `last` one, or a tuple of `layers`"):
+        with pytest.raises(ValueError, match="`first` and `last`, or a tuple of `layers`"):
             LayerChoice(**wrong)
     for layers in ((), ("a",), (1.5,)):
         with pytest.raises(ValueError, match="must be whole numbers"):
@@ -146,5 +146,5 @@ def test_choices_that_cannot_be_are_explained():
     with pytest.raises(ValueError, match="0 twice"):
         LayerChoice(layers=(0, 0))
     for layers in ((0, 5), (0, -5), (4, -1)):
-        with pytest.raises(ValueError, match="a layer of the encoder, and each another"):
+        with pytest.raises(ValueError, match="must be distinct layers of the encoder"):
             LayerChoice(layers=layers).indices(5)
