@@ -92,7 +92,7 @@ def add_prepare(commands):
     parser = commands.add_parser("prepare", help=text, description=text)
     parser.add_argument("--corpus", nargs="+", default=[], metavar="FILE", help="text files")
     parser.add_argument(
-        "--out", required=True, metavar="DIR", help="write to this folder, or resume a stopped one"
+        "--out", required=True, metavar="DIR", help="write to this folder, or resume a call there"
     )
     parser.add_argument(
         "--model", default="bert", choices=MODELS, help="model to pre-train (default bert)"
