@@ -323,7 +323,7 @@ def run_of(result):
 
 
 def label_runs(results, label):
-    """Gives results labels that distinguish their runs.
+    """Labels results to distinguish their runs.
 
     Args:
         results: A list of results.

@@ -83,7 +83,7 @@ def plan(jobs, workspace, seeds, known):
             runner = worker.runner(job)
         except (ValueError, OSError) as error:
             to_do, examples = range(wanted), job.run.train_limit or None
-            note = "encoder missing"
+            note = "encoder not created yet"
             if not missing:
                 unread[job.task], note = str(error), "cannot be read, see below"
         else:

@@ -102,7 +102,7 @@ def prepare(
 
 
 def _is_ended(out, described):
-    """Returns whether a folder holds this text complete; raises an error for other content."""
+    """Returns whether a folder holds all of this text; raises an error for other content."""
     note = out / NOTE
     remove_leftovers(out, NOTE)
     if not note.is_file():

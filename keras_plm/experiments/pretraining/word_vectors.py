@@ -103,7 +103,7 @@ class Vectors:
 
     @property
     def run(self):
-        """Part of a file name for this run: the library, and the settings off their defaults."""
+        """Part of a file name for this run: the library and the changed settings."""
         changed = [f"{n}{value:g}".replace("_", "") for n, value in self._changed().items()]
         return ".".join([self.by, *changed])
 

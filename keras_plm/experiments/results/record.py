@@ -20,9 +20,9 @@ class Record(collections.abc.Mapping):
     """The record of one run with one seed, the content of a result file.
 
     A record reads like its JSON object: `record["score"]`. The object leaves out keys with the
-    value `None`, except `score` and `commit`. All records of a suite as a table:
-    `pandas.read_json("benchmarks/results/elmo/results.jsonl", lines=True)`; there `file` is the
-    name of the result file, and `.str` reads nested keys, as in `table.settings.str["layers"]`.
+    value `None`, except `score` and `commit`. This reads all records of a suite as a table:
+    `pandas.read_json("benchmarks/results/elmo/results.jsonl", lines=True)`. Its column `file` holds
+    the names of the result files. `.str` reads nested keys, as in `table.settings.str["layers"]`.
 
     Args:
         task: Name of the task.
@@ -47,8 +47,8 @@ class Record(collections.abc.Mapping):
         encoder_passes: Number of passes of the encoder over the training examples.
         learned_weights: Number of trained weights.
         flops: Estimate of the floating-point operations of one training, without the search: two
-            for each weight and token, three times as many where the weight is trained.
-            Embeddings and attention's products of two sequences are left out.
+            for each weight and token, three times as many if the weight is trained. It leaves out
+            embeddings and the products of two sequences in attention.
         feature_bytes: Size of the stored features of the training and dev examples, in bytes.
         peak_mb: Peak memory of the process since the run began, in megabytes.
         backend: Keras backend.
