@@ -1,6 +1,6 @@
-"""`WordPiece` as a graph of TensorFlow: strings to packed rows of token ids."""
+"""`WordPiece` as a TensorFlow graph from strings to packed rows of token ids."""
 
-# Punctuation and ideographs, each a word: google-research/bert, tokenization.py.
+# Each punctuation mark and ideograph is a word: google-research/bert, tokenization.py.
 _ALONE = (
     r"[!-/:-@\[-`{-~\p{P}"
     r"\x{4E00}-\x{9FFF}\x{3400}-\x{4DBF}\x{20000}-\x{2A6DF}\x{2A700}-\x{2B73F}"
@@ -12,8 +12,8 @@ _CLEANING = ((r"[\t\n\r]", " "), (r"[\p{C}\x{FFFD}]", ""), (r"\p{Z}", " "))
 class WordPieceGraph:
     """Cleans, splits and packs strings as a `WordPiece` does, in TensorFlow operations.
 
-    Cleaning is spelled out: that of `tf_text.FastBertTokenizer` also takes letters apart, as the
-    ligature "fi", which BERT leaves.
+    Cleaning has its own rules, because `tf_text.FastBertTokenizer` also decomposes letters such as
+    the ligature "fi". BERT keeps them.
 
     Args:
         tokenizer: A `WordPiece` with default settings, except `lowercase`.
@@ -39,11 +39,11 @@ class WordPieceGraph:
             token_out_type=tf.int32,
             unknown_token="[UNK]",
             no_pretokenization=True,
-            max_bytes_per_word=400,  # of the 100 characters that `WordPiece` takes for a word
+            max_bytes_per_word=400,  # `WordPiece` reads 100 characters, up to 4 bytes each
         )
 
     def tokenize(self, texts):
-        """A ragged tensor (N, T) of ids of (N,) strings, without special tokens."""
+        """Converts (N,) strings to a ragged tensor (N, T) of ids, without special tokens."""
         tf, tf_text = self._tf, self._tf_text
         words = tf_text.regex_split(self._clean(texts), f" +|{_ALONE}", _ALONE)  # (N, words)
         ids = self._subwords.tokenize(words)  # (N, words, subwords)
@@ -61,16 +61,16 @@ class WordPieceGraph:
         if not self.tokenizer.lowercase:
             return texts
         texts = self._tf_text.normalize_utf8(texts, "NFD")
-        # Letter by letter: a capital sigma is no other at the end of a word.
+        # Letter by letter: a capital sigma has one lower case, also at the end of a word.
         for pattern, new in ((r"\p{Mn}", ""), ("\u03a3", "\u03c3")):
             texts = tf.strings.regex_replace(texts, pattern, new)
         return tf.strings.lower(texts, encoding="utf-8")
 
     def pack(self, first, second=None):
-        """Rows [CLS] text [SEP], or [CLS] text [SEP] pair [SEP], the longer text cut first.
+        """Packs [CLS] text [SEP], or [CLS] text [SEP] pair [SEP]; cuts the longer text first.
 
         Args:
-            first, second: Ragged tensors of ids, as `tokenize` gives them.
+            first, second: Ragged tensors of ids from `tokenize`.
 
         Returns:
             A dict of `token_ids`, `segment_ids` and `padding_mask`, each (N, T).
@@ -96,7 +96,7 @@ class WordPieceGraph:
         }
 
     def _cut_longer_first(self, first, second, room):
-        """As `keras_plm.tokenizers.encoded.cut_longer_first`."""
+        """Cuts two texts as `keras_plm.tokenizers.encoded.cut_longer_first`."""
         tf = self._tf
         lengths = first.row_lengths(), second.row_lengths()
         excess = tf.maximum(lengths[0] + lengths[1] - room, 0)
@@ -112,6 +112,6 @@ class WordPieceGraph:
         )
 
     def _cut(self, rows, lengths):
-        """The first tokens of each row."""
+        """Returns the first tokens of each row."""
         tf = self._tf
         return tf.ragged.boolean_mask(rows, tf.ragged.range(rows.row_lengths()) < lengths[:, None])

@@ -30,16 +30,16 @@ from keras_plm.transfer.lora import ordinary
 
 @dataclasses.dataclass(frozen=True)
 class HeadFiles:
-    """A head as released files have it.
+    """A head in the format of released files.
 
     Attributes:
-        architecture: The class of `transformers`.
-        names: Our weight -> Hugging Face's.
+        architecture: Name of its class in `transformers`.
+        names: Dict from our weights to Hugging Face's.
         make: `(encoder, **options) -> model`, with `labels`, `tokenizer` and `dropout` for heads of
             a task.
         pooled: Whether it reads the pooled output.
-        labels: Those of every such head, if it has some.
-        per_label: Hugging Face's weight with a row for each label, where they are the model's own.
+        labels: Its fixed labels, if any.
+        per_label: Hugging Face's weight with a row per label, for heads with labels of their own.
     """
 
     architecture: str
@@ -97,7 +97,7 @@ HEADS = {
         "BertForQuestionAnswering", SPAN, SpanFinder, pooled=False, labels=(*ENDS, NO_ANSWER)
     ),
 }
-# Nothing of their own: numbers from 0 on, and what is tied to other weights.
+# Arrays without information: numbers from 0, and copies of tied weights.
 IGNORED = (
     "embeddings.position_ids",
     "cls.predictions.decoder.weight",
@@ -112,32 +112,33 @@ def load_bert(
     activation: str | None = None,
     dtype: str | keras.DTypePolicy | None = None,
 ) -> keras.Model:
-    """Loads a BERT that Hugging Face, Google or KerasHub released, or that their libraries saved.
+    """Loads a BERT of Hugging Face, Google or KerasHub, released or saved by their libraries.
 
-    A folder holds one of:
+    A folder must hold one of:
 
     - Hugging Face's `config.json` and `model.safetensors`, or `pytorch_model.bin`, or shards of
       either with their index. A `.bin` needs torch and must contain only tensors; code in it is
       never run.
-    - Google's `bert_config.json` and `bert_model.ckpt.index` with its data; it needs tensorflow.
+    - Google's `bert_config.json` and `bert_model.ckpt.index` with its data, which needs tensorflow.
     - KerasHub's preset of a `BertBackbone`: `config.json` and `model.weights.h5`, without heads.
 
-    Weights of other heads and of optimizers are skipped. A warning lists unknown weights. Weights
-    of the encoder that `BERT` does not have are an error.
+    Weights of other heads and of optimizers are skipped. A warning lists unknown weights. Unknown
+    weights of the encoder are an error.
 
     Reference: google-research/bert; Turc et al. 2019, arXiv 1908.08962, for the small ones.
 
     Args:
-        path: The folder; or a name, such as `"bert_base_uncased"` or `"organisation/model"`, which
-            `huggingface_hub` finds in its cache or downloads.
+        path: The folder; or a name, such as `"bert_base_uncased"` or `"organisation/model"`.
+            `huggingface_hub` finds the name in its cache or downloads the files.
         head: `None` for the encoder; `"pretraining"` for a `MaskedLM` with both heads,
             `"masked_lm"` for one without next sentences; `"next_sentence"` for a `Classifier` of
             "next" and "random"; `"classifier"` or `"tagger"` for a `Classifier` or `Tagger` with
-            the labels of the configuration's `id2label`; `"span"` for a `SpanFinder`, as of SQuAD
-            1.1, `"span_or_none"` for one that may find no answer, as of 2.0.
+            the labels of the configuration's `id2label`; `"span"` for a `SpanFinder` of SQuAD 1.1,
+            `"span_or_none"` for one of SQuAD 2.0, where a question may have no answer.
         tokenizer: Tokenizer of the head.
-        activation: By default that of the configuration. Google's "gelu" is the exact `"gelu_erf"`,
-            as in `transformers`; models of Google's code since February 2019 use `"gelu_tanh"`.
+        activation: Activation; by default that of the configuration. Google's "gelu" is the exact
+            `"gelu_erf"`, as in `transformers`; models of Google's code since February 2019 use
+            `"gelu_tanh"`.
         dtype: Keras policy of the encoder, such as `"mixed_bfloat16"`; Keras' default when omitted.
 
     Returns:
@@ -196,12 +197,12 @@ def _load(folder, head, tokenizer, activation, dtype):
     pooled = [name for name in pooler if name in released.arrays]
     if pooled and len(pooled) < len(pooler):
         raise ValueError(
-            f"{released.file} must hold the whole pooler ({', '.join(pooler)}) or nothing of it. "
+            f"{released.file} must hold the whole pooler ({', '.join(pooler)}) or no part of it. "
             f"Received: only {', '.join(pooled)}"
         )
     for ours, variable in variables.items():
         if ours.startswith("pooler/") and not pooled and not (head and HEADS[head].pooled):
-            continue  # many checkpoints come without one
+            continue  # many checkpoints have no pooler
         weights[ours] = _to_ours(released, names[ours], tuple(variable.shape))
     for ours, array in weights.items():
         variables[ours].assign(array)
@@ -213,8 +214,8 @@ def _check_is_there(released, kind, head):
     missing = [name for name in theirs if name not in released.arrays]
     if missing:
         raise ValueError(
-            f"{released.file} does not hold the weights of the head {head!r}; with `head=None` "
-            f"the encoder is read alone. Received: no {missing[0]!r}"
+            f"{released.file} does not hold the weights of the head {head!r}; `head=None` "
+            f"loads only the encoder. Received: no {missing[0]!r}"
         )
 
 
@@ -227,25 +228,25 @@ def _check_tied(released):
     tied = released.settings.get("tie_word_embeddings", True)
     if not tied or not np.array_equal(own, table) or not np.array_equal(twin, bias):
         raise ValueError(
-            f"{released.file}: `MaskedLM` ties its output to the embeddings, these weights do not. "
-            f"Received: tie_word_embeddings={tied}, two tables or biases"
+            f"{released.file}: `MaskedLM` ties its output to the embeddings; the weights must be "
+            f"tied. Received: tie_word_embeddings={tied}, two tables or biases"
         )
 
 
 def _labels(released, name):
-    """The label names of the configuration; numbered ones where it has none."""
+    """Returns the label names of the configuration, or numbered ones without `id2label`."""
     count = len(released.arrays[released.name(name)])
     labels = released.settings.get("id2label") or {str(i): f"LABEL_{i}" for i in range(count)}
     problem = released.settings.get("problem_type")
     if problem not in (None, "single_label_classification") or count < 2:
         raise ValueError(
-            f"{released.config}: a head here chooses one of two labels or more. "
+            f"{released.config}: a head must choose one of two labels or more. "
             f"Received: {count} outputs, problem_type={problem!r}"
         )
     if sorted(labels) != sorted(map(str, range(count))):
         raise ValueError(
             f"{released.config}: `id2label` must number the {count} outputs of "
-            f"{released.file.name} from 0 on. Received: {sorted(labels)}"
+            f"{released.file.name} from 0. Received: {sorted(labels)}"
         )
     return [labels[str(i)] for i in range(count)]
 
@@ -260,19 +261,18 @@ def _check_unknown(released, encoder):
     inside += [n for n in unknown if n.startswith("layers/")]
     if inside:
         raise ValueError(
-            f"{released.file} holds weights that the BERT of {released.config.name} has not. "
+            f"{released.file} must hold only weights of the BERT of {released.config.name}. "
             f"Received: {', '.join(inside[:3])}{' ...' if inside[3:] else ''}"
         )
     if unknown:
         warnings.warn(
-            f"{released.file}: these weights are of nothing known here, and are not read: "
-            f"{', '.join(unknown)}",
+            f"{released.file}: these weights are unknown and are not read: {', '.join(unknown)}",
             stacklevel=5,
         )
 
 
 def _to_ours(released, names, shape):
-    """The array of one of our weights, of one or three of theirs."""
+    """Builds the array of one of our weights from one or three of theirs."""
     arrays = []
     for name in names:
         theirs = released.name(name)
@@ -294,7 +294,7 @@ def _to_ours(released, names, shape):
 
 
 def _names(encoder):
-    """Our weight -> Hugging Face's: one, or the three that we keep side by side."""
+    """Returns a dict from our weights to Hugging Face's: one, or the three that we concatenate."""
     tables = {"token": "word", "position": "position", "segment": "token_type"}
     names = {
         f"{ours}_embedding/embeddings": [f"embeddings.{theirs}_embeddings.weight"]
@@ -328,11 +328,11 @@ def save_bert(
     It replaces all files together, atomically.
 
     Args:
-        folder: The folder; an earlier save is replaced, without `tokenizer` except its tokenizer.
+        folder: The folder; an earlier save is replaced. Without `tokenizer` its tokenizer stays.
         model: A `BERT`; or a `MaskedLM`, a `Classifier` of the pooled output, a `Tagger` or a
             `SpanFinder` over one, without reader, chosen layers or word vectors. The folder also
             holds the labels.
-        tokenizer: Its `WordPiece`, written as `vocab.txt`; by default that of the head.
+        tokenizer: The model's `WordPiece`, written as `vocab.txt`; by default that of the head.
 
     Raises:
         ValueError: If `transformers` has no such model, the tokenizer does not fit, or `folder`
@@ -377,7 +377,7 @@ def save_bert(
 
 
 def _kind(model):
-    """The row of `HEADS` that a model is, `None` of an encoder."""
+    """Returns the row of `HEADS` for a model, or `None` for an encoder."""
     encoder = getattr(model, "encoder", model)
     heads = {Classifier: "classifier", Tagger: "tagger", SpanFinder: "span"}
     if type(encoder) is not BERT or type(model) not in (BERT, MaskedLM, *heads):
@@ -399,19 +399,19 @@ def _kind(model):
     foreign = [name for name, value in plain.items() if getattr(model, name) != value]
     if foreign:
         raise ValueError(
-            "A head of `transformers` reads the last layer alone, a classifier the pooled output; "
-            "keep another with `model.save`. "
+            "A head of `transformers` reads only the last layer, a classifier the pooled output; "
+            "save other heads with `model.save`. "
             f"Received: {foreign[0]}={getattr(model, foreign[0])!r}"
         )
     return HEADS[heads[type(model)]]
 
 
 OURS = ("config.json", "model.safetensors", "vocab.txt", "tokenizer_config.json")
-MARK = "written_by"  # tells our folders from others'
+MARK = "written_by"  # marks our folders
 
 
 def _settings(encoder, model, kind):
-    """What `config.json` holds."""
+    """Returns the contents of `config.json`."""
     activations = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
     settings = {
         "model_type": "bert",
@@ -433,10 +433,10 @@ def _settings(encoder, model, kind):
 
 
 def _tokenizer_files(tokenizer, encoder):
-    """`vocab.txt` and `tokenizer_config.json`, as text."""
+    """Returns `vocab.txt` and `tokenizer_config.json` as text."""
     if type(tokenizer) is not WordPiece or any("\n" in p for p in tokenizer.vocabulary):
         raise ValueError(
-            "The tokenizer of a BERT is a `WordPiece`, its tokens without line breaks. "
+            "The tokenizer of a BERT must be a `WordPiece` with tokens without line breaks. "
             f"Received: {type(tokenizer).__name__}"
         )
     settings = {
@@ -450,7 +450,7 @@ def _tokenizer_files(tokenizer, encoder):
 
 
 def _check_own(folder, names):
-    """Raises if files would be replaced that `save_bert` did not write."""
+    """Raises if a save would replace files that `save_bert` did not write."""
     config = folder / "config.json"
     if config.is_file() and f'"{MARK}": "keras_plm'.encode() in read_bytes(config):
         return

@@ -20,8 +20,8 @@ from keras_plm.checkpoints.settings import check_weights_of
 from keras_plm.files.arrays import as_weight, read_weights
 from keras_plm.files.json_files import OneOf, Whole, Within, check_shape, read_json
 
-# Hugging Face's words for an activation, and ours. Its "gelu" is the exact one, as was Google's
-# when the first weights were released.
+# Hugging Face's names of activations, and ours. Its "gelu" is the exact one, as in Google's code of
+# the first release.
 ACTIVATIONS = {
     "gelu": "gelu_erf",
     "gelu_new": "gelu_tanh",
@@ -37,7 +37,7 @@ SIZES = {  # ours: Hugging Face's, which are Google's
     "max_sequence_length": "max_position_embeddings",
     "num_segments": "type_vocab_size",
 }
-# Keys of Google's configurations; no code reads other values.
+# Keys of Google's configurations with their only supported values.
 PLAIN = {
     "directionality": ("bidi",),
     "pooler_type": ("first_token_transform",),
@@ -64,16 +64,16 @@ SHAPE_OF_PRESET = {"registered_name": str, "config": dict}  # KerasHub's
 
 @dataclasses.dataclass(frozen=True)
 class Released:
-    """A BERT as its files have it.
+    """A BERT in the format of its files.
 
     Attributes:
-        config: The configuration's file.
-        file: The weights' file.
-        arguments: Of `BERT`.
-        settings: What else the configuration says.
-        arrays: By the names that these files use.
-        name: From a Hugging Face name to that of these files.
-        is_transposed: Of a name of these files: whether its matrix is (out, in).
+        config: File of the configuration.
+        file: File of the weights.
+        arguments: Arguments of `BERT`.
+        settings: The whole configuration.
+        arrays: Arrays by the names in these files.
+        name: Function from a Hugging Face name to the name in these files.
+        is_transposed: Function from a name in these files to whether its matrix is (out, in).
     """
 
     config: Path
@@ -86,7 +86,7 @@ class Released:
 
 
 def read_released(folder):
-    """A `Released` of the files that are in a folder.
+    """Reads the files of a folder as a `Released`.
 
     Raises:
         ImportError: If a package that reads them is not installed.
@@ -122,7 +122,7 @@ def _read_files(folder, config, settings, arguments):
 
 
 def _is_of_no_weight(name):
-    """Numbers from 0 on, as integers."""
+    """Returns True for the position numbers, integers from 0."""
     return name.endswith("embeddings.position_ids")
 
 
@@ -131,7 +131,7 @@ INDEX = ("", ".index.json")
 
 
 def _without_old_names(name):
-    """What Hugging Face calls a weight today, of a bare encoder."""
+    """Converts an old name of a weight to Hugging Face's current name in a bare encoder."""
     name = name.removeprefix("bert.")
     for old, new in (("gamma", "weight"), ("beta", "bias")):
         name = name.replace(f"LayerNorm.{old}", f"LayerNorm.{new}")
@@ -139,7 +139,7 @@ def _without_old_names(name):
 
 
 def _arguments(config, settings):
-    """`BERT`'s arguments of a Hugging Face or Google configuration."""
+    """Converts a configuration of Hugging Face or Google to arguments of `BERT`."""
     positions = settings.get("position_embedding_type", "absolute")
     kind = model_type(settings) or "bert"
     if kind != "bert" or positions != "absolute":
@@ -150,7 +150,7 @@ def _arguments(config, settings):
     foreign = [name for name in ("is_decoder", "add_cross_attention") if settings.get(name)]
     if foreign:
         raise ValueError(
-            f"{config}: `BERT` looks both ways, at one text. "
+            f"{config}: `BERT` attends in both directions, to its own text only. "
             f"Received: {foreign[0]}={settings[foreign[0]]}"
         )
     check_settings(config, settings, PLAIN, NUMBERS)
@@ -166,7 +166,7 @@ def _arguments(config, settings):
 
 
 def _read_google(folder, config, settings, arguments, checkpoints):
-    """A checkpoint of google-research/bert: `bert_model.ckpt.index` and its data."""
+    """Reads a checkpoint of google-research/bert: `bert_model.ckpt.index` and its data."""
     whole = [path for path in checkpoints if path.name == "bert_model.ckpt.index"] or checkpoints
     if len(whole) > 1:
         raise ValueError(
@@ -178,7 +178,7 @@ def _read_google(folder, config, settings, arguments, checkpoints):
         import tensorflow as tf
     except ImportError as error:
         raise ImportError(
-            f"{file} is a checkpoint of TensorFlow, which reads it under every backend: "
+            f"{file} is a checkpoint of TensorFlow and needs that package under every backend: "
             "pip install tensorflow."
         ) from error
     try:
@@ -190,9 +190,9 @@ def _read_google(folder, config, settings, arguments, checkpoints):
         if wanted > data:
             raise ValueError(f"arrays of {wanted:,} bytes in {data:,} bytes of data")
         arrays = {name: np.asarray(reader.get_tensor(name)) for name in names}
-    except Exception as error:  # of TensorFlow, many
+    except Exception as error:  # TensorFlow raises many types
         raise ValueError(
-            f"{file} is no whole checkpoint; are its .index and .data files both there? "
+            f"{file} is no whole checkpoint: copy its .index and .data files again. "
             f"Received: {str(error)[:200]}"
         ) from error
     for name, array in arrays.items():
@@ -213,11 +213,11 @@ def _read_google(folder, config, settings, arguments, checkpoints):
 
 
 def _is_of_training(name):
-    """Adam's slots and the number of steps."""
+    """Returns True for Adam's slots and the number of steps."""
     return name.endswith(("/adam_m", "/adam_v")) or name == "global_step"
 
 
-GOOGLES = {  # Hugging Face's name: Google's, where no rule gives it
+GOOGLES = {  # Hugging Face's name: Google's, for names without a rule
     "cls.predictions.bias": "cls/predictions/output_bias",
     "cls.seq_relationship.weight": "cls/seq_relationship/output_weights",
     "cls.seq_relationship.bias": "cls/seq_relationship/output_bias",
@@ -241,11 +241,11 @@ def _google_name(name):
 
 
 def _read_keras_hub(folder, config, settings):
-    """A preset of KerasHub's `BertBackbone`."""
+    """Reads a preset of KerasHub's `BertBackbone`."""
     check_shape(settings, SHAPE_OF_PRESET, config)
     if settings["registered_name"] != "keras_hub>BertBackbone":
         raise ValueError(
-            f"{config} must be that of KerasHub's BertBackbone; other backbones are read by "
+            f"{config} must be that of KerasHub's BertBackbone; load other backbones with "
             f"`keras_plm.checkpoints.keras_hub`. Received: {settings['registered_name']!r}"
         )
     shape = {**{name: Whole(1) for name in SIZES}, "dropout": float}
@@ -267,10 +267,10 @@ def _read_keras_hub(folder, config, settings):
 
 
 def _read_hdf5(path):
-    """The arrays of a file of Keras weights by their paths, heads side by side."""
+    """Reads the arrays of a file of Keras weights by path, and concatenates attention heads."""
     arrays = {}
     for name, array in read_weights(path, lambda name: "seed_generator" in name).items():
-        # Files of early versions have other names for the same.
+        # Files of early versions have other names.
         name = name.replace("_layer_checkpoint_dependencies", "layers").replace("/_", "/")
         if name.endswith("attention_layer/output_dense/vars/0"):
             if array.ndim == 3:  # (N, H, D) -> (N H, D)
@@ -283,7 +283,7 @@ def _read_hdf5(path):
     return arrays
 
 
-KERAS_HUBS = {  # Hugging Face's layer: KerasHub's, by its place in the file
+KERAS_HUBS = {  # Hugging Face's layer: KerasHub's path in the file
     "embeddings.word_embeddings": "reversible_embedding",
     "embeddings.position_embeddings": "position_embedding",
     "embeddings.token_type_embeddings": "embedding",
@@ -305,7 +305,7 @@ def _keras_hub_name(name):
     block = re.match(r"encoder\.layer\.(\d+)\.", path)
     part = path[block.end() :] if block else path
     if part not in KERAS_HUBS:
-        return name  # a head's, which a backbone has not
+        return name  # of a head; a backbone has none
     i = int(block[1]) if block else None
     inside = f"transformer_encoder{f'_{i}' if i else ''}/" if block else ""
     return f"layers/{inside}{KERAS_HUBS[part]}/vars/{('weight', 'bias').index(kind)}"

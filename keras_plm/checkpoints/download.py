@@ -5,7 +5,7 @@ import re
 import sys
 from pathlib import Path
 
-# Our names, and those that `huggingface_hub` knows. The four small ones are of Turc et al. 2019.
+# Our names, and those of `huggingface_hub`. The four small ones are of Turc et al. 2019.
 NAMES = {
     "bert_tiny_uncased": "google/bert_uncased_L-2_H-128_A-2",
     "bert_mini_uncased": "google/bert_uncased_L-4_H-256_A-4",
@@ -34,14 +34,14 @@ FILES = [
     "assets/tokenizer/*",
 ]
 HANDLES = ("kaggle://", "hf://", "modelscope://")  # KerasHub's
-# A name of huggingface.co, no file's: `organisation/model`.
+# A name of huggingface.co and not of a file: `organisation/model`.
 NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 ENDINGS = (".safetensors", ".bin", ".h5", ".hdf5", ".keras", ".json", ".txt", ".zip", ".gz", ".npz")
-OLD_FILES = [*FILES, "pytorch_model*.bin", "pytorch_model.bin.index.json"]  # where no others are
+OLD_FILES = [*FILES, "pytorch_model*.bin", "pytorch_model.bin.index.json"]  # if FILES lack weights
 
 
 def is_handle(path):
-    """Whether a string is a handle of KerasHub's, as `"hf://organisation/model"`.
+    """Returns whether a string is a handle of KerasHub, such as `"hf://organisation/model"`.
 
     Raises:
         ValueError: If it is another address.
@@ -50,25 +50,25 @@ def is_handle(path):
         return True
     if "://" in path:
         raise ValueError(
-            "A model is a folder of this machine, a released model's name or a handle of KerasHub "
+            "A model must be a local folder, a released model's name or a handle of KerasHub "
             f"({', '.join(HANDLES)}): download its files into a folder first. Received: {path!r}"
         )
     return False
 
 
 def find_folder(path):
-    """The folder of a path, or of a released model's name.
+    """Finds the folder of a path, or of a released model's name.
 
     A name is one of `NAMES`; or `"organisation/model"`, if there is neither such a folder nor one
-    named `organisation`. It is looked for in the cache of `huggingface_hub` first. If it is not
-    there, a line on the standard error says that huggingface.co is asked, and it is fetched.
+    named `organisation`. The function first searches the cache of `huggingface_hub`. Otherwise it
+    prints a line on standard error and downloads the model from huggingface.co.
 
     Args:
         path: A folder; or a string, one of `NAMES` or `"organisation/model"`.
 
     Raises:
         ImportError: If it is a name and huggingface_hub is not installed.
-        ValueError: If it is neither, or the model cannot be had.
+        ValueError: If it is neither, or the model cannot be found.
     """
     if isinstance(path, str):
         is_handle(path)
@@ -76,7 +76,7 @@ def find_folder(path):
         folder = Path(path)
         if folder.is_dir():
             return folder
-        # A path that begins with a folder of this machine was meant as one.
+        # A path that begins with an existing folder is not a name.
         meant = folder.exists() or folder.is_symlink() or folder.parent.exists()
     except (OSError, ValueError) as error:  # a name that no file can have
         raise ValueError(f"No such folder. Received: {str(path)!r:.200}") from error
@@ -97,26 +97,26 @@ def _fetch(name):
     except ImportError as error:
         raise ImportError(
             f"There is no folder {name!r}, and finding a released model by its name needs the "
-            "package huggingface_hub: pip install 'keras-plm[hub]'."
+            "package huggingface_hub: pip install 'keras-plm[hub]'"
         ) from error
     reason = None
     for here in (True, False):
         if not here:
-            line = f"No folder {name!r} here, nor in the cache: asking huggingface.co for this name"
+            line = f"No folder {name!r} on disk, nor in the cache: asking huggingface.co for it"
             print(line, file=sys.stderr)
         for files in (FILES, OLD_FILES):
             try:
                 found = snapshot_download(name, allow_patterns=files, local_files_only=here)
-            except Exception as error:  # of the network, of the cache, of the name: many kinds
+            except Exception as error:  # of the network, the cache or the name: many types
                 reason = error
                 break
             if _is_whole(Path(found)):
                 return Path(found)
             reason = f"neither model.safetensors nor pytorch_model.bin among its files, {found}"
     raise ValueError(
-        f"There is no folder {name!r} on this machine. As the name of a model it is not in "
-        "huggingface_hub's cache and could not be fetched from huggingface.co: is the name right "
-        "and the network there? With its files in a folder, give that folder's path. "
+        f"There is no folder {name!r} on this machine. A model of this name is not in "
+        "huggingface_hub's cache and could not be downloaded from huggingface.co: check the name "
+        "and the network, or give the path of a folder with its files. "
         f"Received: {reason}"
     )
 

@@ -19,9 +19,9 @@ from keras_plm.models import ELMo
 from keras_plm.tokenizers.characters import WIDTH
 from keras_plm.transfer.lora import ordinary
 
-CHARACTERS = 262  # with 0, which has no row in the file
-# Attributes in the weights, for a process may end between two files: their options, and the
-# checksum of the options that were there before.
+CHARACTERS = 262  # with 0, for padding, without a row in the file
+# Attributes of the weights' file, because a process may end between two files: its options, and the
+# checksum of the replaced options.
 OPTIONS, REPLACED = "options", "replaced_options_sha256"
 MOST_OPTIONS = 1 << 20
 SHAPE = {  # of `options.json`
@@ -53,14 +53,14 @@ def load_elmo(
 ) -> ELMo:
     """Loads an ELMo from the two files of allenai/bilm-tf and AllenNLP.
 
-    Its tokenizer is `tokenizers.Characters()`. The original's vectors depend on the sentences read
-    before. For equal vectors use `carried_rows`, and call `encoder(tokenizer.pack(sentences))` with
-    the sentences in the same order; `encoder.reset_states()` restarts.
+    Its tokenizer is `tokenizers.Characters()`. The original's vectors depend on earlier sentences.
+    For equal vectors use `carried_rows`, and call `encoder(tokenizer.pack(sentences))` with the
+    sentences in the same order; `encoder.reset_states()` restarts.
 
     Args:
         options: Path of the options, a local JSON file.
         weights: Path of the weights, a local HDF5 file. A file of `save_elmo` also holds the
-            options, in case its process ended between the two files.
+            options, in case the process ended between the two files.
         carried_rows, dropout, dtype: As in `ELMo`.
 
     Returns:
@@ -93,7 +93,7 @@ def load_elmo(
     places = {key: parts for key, parts in _places(encoder)}
     missing, unknown = set(places) - set(arrays), set(arrays) - set(places)
     if missing or unknown:
-        what = f"no {min(missing)!r}" if missing else f"{min(unknown)!r}, which is not of it"
+        what = f"no {min(missing)!r}" if missing else f"an unknown {min(unknown)!r}"
         raise ValueError(f"{weights} must hold the weights of {options}. Received: {what}")
     for key, (_, shape) in places.items():
         if arrays[key].shape != shape:
@@ -153,7 +153,7 @@ def save_elmo(options: str | os.PathLike, weights: str | os.PathLike, encoder: E
     folder = next((path for path in (options, weights) if path.is_dir()), None)
     if folder or options.resolve() == weights.resolve():
         what = f"the folder {str(folder)!r}" if folder else f"{str(options)!r} for both"
-        raise ValueError(f"`options` and `weights` are paths of two files. Received: {what}")
+        raise ValueError(f"`options` and `weights` must be paths of two files. Received: {what}")
     text = json.dumps(described) + "\n"
     with one_writer(weights, wait=True):
         _write(options, weights, text, encoder)
@@ -163,7 +163,7 @@ def _write(options, weights, text, encoder):
     import h5py
 
     before = hashlib.sha256(read_bytes(options)).hexdigest() if options.is_file() else ""
-    content = io.BytesIO()  # HDF5 can crash where a disk is full
+    content = io.BytesIO()  # HDF5 can crash on a full disk
     with h5py.File(content, "w") as file:
         for name, value in ((OPTIONS, text), (REPLACED, before)):
             file.attrs[name] = np.bytes_(value.encode())
@@ -176,7 +176,7 @@ def _write(options, weights, text, encoder):
 
 
 def _places(encoder):
-    """The file's names, each with our variables, one above the other, and the file's shape."""
+    """Yields the file's names, each with our variables, to concatenate, and the file's shape."""
 
     def place(key, *variables, shape=None):
         if shape is None:
@@ -203,13 +203,13 @@ def _places(encoder):
 
 
 def _read(options, weights):
-    """`(arguments, arrays)` of two files."""
+    """Reads `(arguments, arrays)` from two files."""
     content = read_bytes(options, MOST_OPTIONS)
     arguments = _arguments(parse_json(as_text(content, options), options), options)
     if not weights.is_file():
         what = "a folder" if weights.is_dir() else "no file"
         raise ValueError(
-            f"The weights are an HDF5 file on this machine. Received: {str(weights)!r}, {what}"
+            f"The weights must be an HDF5 file on this machine. Received: {str(weights)!r}, {what}"
         )
     arrays = read_weights(weights, format="hdf5")
     inner, replaced = _attributes(weights)
@@ -220,14 +220,14 @@ def _read(options, weights):
 
 
 def _arguments(options, where):
-    """The arguments of `ELMo` that options give."""
+    """Converts options to arguments of `ELMo`."""
     check_shape(options, SHAPE, where)
     lstm, characters = options["lstm"], options["char_cnn"]
     for name, value in (("n_characters", CHARACTERS), ("max_characters_per_token", WIDTH)):
         if characters[name] != value:
             raise ValueError(
-                f"{where}: `{name}` must be {value}, as in every released ELMo; bilm-tf trains "
-                "with 261 characters and asks to write 262 before the weights are used. "
+                f"{where}: `{name}` must be {value}, as in every released ELMo; after training "
+                "with 261 characters, bilm-tf requires 262 in the options for use. "
                 f"Received: {characters[name]}"
             )
     arguments = {
@@ -247,16 +247,16 @@ def _arguments(options, where):
 
 
 def _attributes(path):
-    """What `save_elmo` put into a file of weights: its options, and the checksum of those before.
+    """Reads the attributes of `save_elmo` in a file of weights: options, checksum of the replaced.
 
-    In files of others both are `None`.
+    Both are `None` in files of other programs.
     """
     found = []
     with open_hdf5(path) as file:
         for name in (OPTIONS, REPLACED):
             try:
                 value = text_attribute(file, name)
-            except Exception as error:  # of HDF5, many
+            except Exception as error:  # HDF5 raises many types
                 received = str(error) if type(error) is ValueError else "a damaged file"
                 raise ValueError(
                     f"{path}: the attribute {name!r} must be text of a fixed length; "

@@ -31,9 +31,9 @@ from keras_plm.training.fit import check_vocabulary
 from keras_plm.transfer.lora import ordinary
 
 ACTIVATIONS = {"gelu": "gelu_tanh", "gelu_new": "gelu_tanh", "relu": "relu"}
-# `transformers` means the exact one by "gelu" where GPT-2 is concerned.
+# For GPT-2, "gelu" is the exact one in `transformers`.
 ACTIVATIONS_2 = {**ACTIVATIONS, "gelu": "gelu_erf", "gelu_pytorch_tanh": "gelu_tanh"}
-PLAIN = {  # the values that change nothing
+PLAIN = {  # the only supported values
     "scale_attn_weights": (True,),
     "scale_attn_by_inverse_layer_idx": (False,),
     "add_cross_attention": (False,),
@@ -76,8 +76,8 @@ def load_gpt(
             `model.safetensors`, or `pytorch_model.bin`, or shards of either with their index, of
             model type `openai-gpt` or `gpt2`; or with `params_shapes.json` and `params_0.npy` ...
             as in openai/finetune-transformer-lm.
-        head: `None` for the encoder, `"pretraining"` for a `CausalLM` around it.
-        num_heads: Number of heads of OpenAI's files, which do not contain it.
+        head: `None` for the encoder, `"pretraining"` for a `CausalLM` with it.
+        num_heads: Number of heads for OpenAI's files; they do not contain it.
         dtype: Keras policy of the encoder, such as `"mixed_bfloat16"`; Keras' default when omitted.
 
     Returns:
@@ -111,8 +111,8 @@ def _load_folder(path, head, dtype):
     file = path / "config.json"
     if kind not in ("openai-gpt", "gpt2"):
         raise ValueError(
-            f"{path / 'config.json'} is not that of a GPT or GPT-2 of Hugging Face; a folder of "
-            f"`keras_plm.save` is read by `keras_plm.load`. Received: model_type={kind!r}"
+            f"{path / 'config.json'} is not that of a GPT or GPT-2 of Hugging Face; load a folder "
+            f"of `keras_plm.save` with `keras_plm.load`. Received: model_type={kind!r}"
         )
     second = kind == "gpt2"
     known = ACTIVATIONS_2 if second else ACTIVATIONS
@@ -141,10 +141,10 @@ def _load_folder(path, head, dtype):
     table = released.get("wte.weight" if second else "tokens_embed.weight")
     if head is not None and not np.array_equal(released.get("lm_head.weight", table), table):
         raise ValueError(
-            f"{weights_file}: `CausalLM` ties its output to the embeddings, these weights do not. "
-            "Received: another table as lm_head.weight"
+            f"{weights_file}: `CausalLM` ties its output to the embeddings; the weights must be "
+            "tied. Received: another table as lm_head.weight"
         )
-    kept = {n: a for n, a in released.items() if n != "lm_head.weight"}  # which is tied
+    kept = {n: a for n, a in released.items() if n != "lm_head.weight"}  # it is tied
     names = {theirs: ours for ours, theirs in _names(encoder).items()}
     weights = {names.get(theirs, theirs): array for theirs, array in kept.items()}
     assign({w.path: w for w in encoder.weights}, weights, weights_file)
@@ -152,7 +152,7 @@ def _load_folder(path, head, dtype):
 
 
 def _build(arguments, arrays, file, dtype):
-    """A `GPT` of a file's arguments, if the arrays are enough for it."""
+    """Builds a `GPT` from a file's arguments, after a check of its size against the arrays."""
     check_weights_of("GPT", arguments, arrays, file)
     try:
         return GPT(**arguments, dtype=dtype)
@@ -161,12 +161,12 @@ def _build(arguments, arrays, file, dtype):
 
 
 def _is_mask(name):
-    """Masks and numbers from 0 on, which are no weights."""
+    """Returns True for masks and position numbers, which are not weights."""
     return name.endswith((".attn.bias", ".attn.masked_bias", "position_ids"))
 
 
 def _names(encoder):
-    """Our weight -> theirs."""
+    """Returns a dict from the paths of our weights to their names."""
     tables = ("wte", "wpe") if encoder.pre_norm else ("tokens_embed", "positions_embed")
     names = {
         f"{ours}_embedding/embeddings": f"{theirs}.weight"
@@ -184,13 +184,13 @@ def _names(encoder):
 
 
 def _load_slices(path, num_heads, dtype):
-    """openai/finetune-transformer-lm: one flat array in ten files, and a file of its shapes."""
+    """Loads files of openai/finetune-transformer-lm: one flat array in ten files, and shapes."""
     file = path / "params_shapes.json"
     shapes = [tuple(shape) for shape in read_json(file, SHAPES)]
     blocks, rest = divmod(len(shapes) - 2, 12)
     if blocks < 1 or rest or len(shapes[0]) != 2 or len(shapes[1]) != 2:
         raise ValueError(
-            f"{file} must hold the shapes of a GPT: positions, tokens, and twelve of each block. "
+            f"{file} must hold the shapes of a GPT: positions, tokens, and twelve for each block. "
             f"Received: {len(shapes)} shapes"
         )
     slices = [re.fullmatch(r"params_(\d{1,6})\.npy", p.name) for p in path.iterdir()]
@@ -238,10 +238,10 @@ def save_gpt(
     Args:
         path: The folder; files of these names are replaced.
         encoder: A `GPT`; with `pre_norm` it is a GPT-2.
-        tokenizer: Its `BytePair`, written as `vocab.json`, `merges.txt` and
+        tokenizer: The encoder's `BytePair`, written as `vocab.json`, `merges.txt` and
             `tokenizer_config.json`: tokens and added tokens, without the special tokens of tasks.
-            `transformers` splits contractions and runs of punctuation differently for a GPT, see
-            `BytePair`. It also lower-cases all text; upper-case tokens give a warning.
+            For a GPT, `transformers` splits contractions and runs of punctuation differently (see
+            `BytePair`) and lower-cases all text; upper-case tokens give a warning.
 
     Raises:
         ValueError: If `encoder` or `tokenizer` is of another type, or they do not fit.
@@ -286,7 +286,7 @@ def save_gpt(
         config["n_inner"] = encoder.intermediate_dim
     elif encoder.intermediate_dim != 4 * encoder.hidden_dim:
         raise ValueError(
-            "`transformers` has GPTs whose feed-forward networks are 4 times as wide as the rest. "
+            "For a GPT of `transformers`, `intermediate_dim` must be 4 times `hidden_dim`. "
             f"Received: intermediate_dim={encoder.intermediate_dim}"
         )
     files = {"config.json": json.dumps(config, indent=1) + "\n"}
@@ -294,8 +294,8 @@ def save_gpt(
         files |= _tokenizer_files(tokenizer, "gpt2" if second else "gpt")
         if not second and not tokenizer.lowercase:
             warnings.warn(
-                "`transformers` lower-cases what a GPT reads, and this one knows upper case: give "
-                "it ids of this tokenizer, not texts.",
+                "`transformers` lower-cases the texts of a GPT, and this tokenizer has upper case: "
+                "give the model ids of this tokenizer instead of texts.",
                 stacklevel=2,
             )
         check_vocabulary(encoder, tokenizer.text_size)
@@ -311,10 +311,10 @@ def save_gpt(
 
 
 def _tokenizer_files(tokenizer, scheme):
-    """`vocab.json`, `merges.txt` and `tokenizer_config.json`, as text."""
+    """Returns `vocab.json`, `merges.txt` and `tokenizer_config.json` as text."""
     if getattr(tokenizer, "scheme", None) != scheme:
         raise ValueError(
-            f"The tokenizer of this model is a `BytePair` of scheme {scheme!r}. "
+            f"The tokenizer of this model must be a `BytePair` of scheme {scheme!r}. "
             f"Received: {type(tokenizer).__name__}, scheme={getattr(tokenizer, 'scheme', None)!r}"
         )
     tokens = tokenizer.unframed().get_config()["vocabulary"]

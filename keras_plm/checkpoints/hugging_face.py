@@ -1,4 +1,4 @@
-"""Configurations and weights as Hugging Face keeps them: settings checked, shards put together."""
+"""Hugging Face's configurations and weights: checks of settings, and joining of shards."""
 
 import math
 import warnings
@@ -7,20 +7,20 @@ from pathlib import Path
 from keras_plm.files.arrays import read_weights
 from keras_plm.files.json_files import read_json, shown
 
-# What Hugging Face calls the weights of a folder, the better format first.
+# Hugging Face's names of the weights of a folder, the preferred format first.
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 INDEX = {"weight_map": {str: str}}  # the shape of an index
 
 
 def read_config(folder, kind):
-    """The JSON object `config.json` of a folder; `kind` says of what, for errors."""
+    """Reads the JSON object `config.json` of a folder; `kind` describes it in errors."""
     if not folder.is_dir():
         raise ValueError(f"No such folder. Received: {str(folder)!r}")
     return read_json(folder / "config.json", dict, description=kind)
 
 
 def model_type(config):
-    """The `model_type` of a Hugging Face configuration; of old ones without it by their keys."""
+    """Returns the `model_type` of a Hugging Face configuration; infers it in old ones."""
     if "model_type" in config or "keras_plm" in config:
         return config.get("model_type")
     if "n_embd" in config:
@@ -28,7 +28,7 @@ def model_type(config):
     return "bert" if {"hidden_act", "type_vocab_size"} <= config.keys() else None
 
 
-# What changes a model of Hugging Face whatever its kind, with the values that change nothing.
+# Settings of all kinds of Hugging Face models, with their only supported values.
 PLAIN = {
     "auto_map": (None,),
     "quantization_config": (None,),
@@ -39,18 +39,18 @@ PLAIN = {
 
 
 def check_settings(path, config, plain, numbers):
-    """Raises on settings of a configuration that our model does not have.
+    """Raises on settings of a configuration that our model does not support.
 
     Args:
-        path: The configuration's file.
-        config: Its object.
-        plain: Key -> values that change nothing; those of `PLAIN` are looked at too.
+        path: File of the configuration.
+        config: JSON object of the configuration.
+        plain: Dict from keys to supported values, in addition to `PLAIN`.
         numbers: Keys of numbers.
     """
     for key, values in {**PLAIN, **plain}.items():
         if key in config and config[key] not in values:
             raise ValueError(
-                f"{path}: our model has no such variant: `{key}` must be "
+                f"{path}: this setting is not supported: `{key}` must be "
                 f"{' or '.join(map(repr, values))}. Received: {key}={config[key]!r:.80}"
             )
     for key in numbers:
@@ -63,20 +63,20 @@ def _is_number(value):
 
 
 def warn_of_dropout(path, config, keys):
-    """Warns unless all dropout rates are equal: our encoders have one, the first."""
+    """Warns unless all dropout rates are equal; our encoders use only the first one."""
     rates = {key: config[key] for key in keys if key in config}
     if len(set(rates.values())) > 1:
         warnings.warn(
             f"{path}: one dropout rate is used for all, {keys[0]}: build the encoder with another "
-            f"`dropout` to fine-tune otherwise. Received: {rates}",
+            f"`dropout` for fine-tuning if necessary. Received: {rates}",
             stacklevel=5,
         )
 
 
 def read_hugging_face_weights(folder, skip=None):
-    """The arrays of a folder as Hugging Face keeps them, whole or in shards; and the file's path.
+    """Reads the arrays of a Hugging Face folder, whole or in shards; also returns the file's path.
 
-    Read are `model.safetensors`, else `pytorch_model.bin`, else the index of either's shards.
+    It reads `model.safetensors`, otherwise `pytorch_model.bin`, otherwise the shards of either.
 
     Args:
         folder: The folder.
@@ -85,11 +85,11 @@ def read_hugging_face_weights(folder, skip=None):
     Raises:
         ImportError: If torch is needed and not installed.
         ValueError: If there are none, a file is missing or damaged, two shards hold one weight, or
-            adapters are next to them.
+            the folder has adapters.
     """
     if (folder / "adapter_config.json").is_file():
         raise ValueError(
-            f"{folder}: adapters must be merged into the weights first, with the package that "
+            f"{folder}: adapters must be merged into the weights first; use the package that "
             "trained them. Received: adapter_config.json"
         )
     for name in WEIGHTS:
@@ -99,13 +99,13 @@ def read_hugging_face_weights(folder, skip=None):
         if index.is_file():
             return _bare(_read_shards(folder, index, skip)), index
     raise ValueError(
-        f"No file {folder / WEIGHTS[0]}, nor {WEIGHTS[1]}, nor the index of either's shards. "
+        f"No file {folder / WEIGHTS[0]}, nor {WEIGHTS[1]}, nor an index of the shards of either. "
         f"Received: {str(folder)!r}"
     )
 
 
 def _bare(arrays):
-    """Arrays without the prefix that torch's wrappers of a whole model put before every name."""
+    """Removes the prefix that torch's wrappers of a whole model add to every name."""
     for prefix in ("module.", "_orig_mod."):
         if arrays and all(name.startswith(prefix) for name in arrays):
             arrays = {name.removeprefix(prefix): array for name, array in arrays.items()}
@@ -113,11 +113,11 @@ def _bare(arrays):
 
 
 def _read_shards(folder, index, skip):
-    """The arrays of the files that an index names."""
+    """Reads the arrays of the files that an index names."""
     named = read_json(index, INDEX)["weight_map"]
     shards = sorted(set(named.values()))
     ending = Path(index.name.removesuffix(".index.json")).suffix
-    # An index leads to no file outside its folder.
+    # An index must not name a file outside its folder.
     wrong = [s for s in shards if Path(s).name != s or "\0" in s or Path(s).suffix != ending]
     if not shards or wrong:
         raise ValueError(

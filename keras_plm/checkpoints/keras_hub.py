@@ -36,8 +36,8 @@ from keras_plm.tokenizers.tokenizer_json import (
 )
 
 BACKBONE = {"registered_name": str, "config": dict}  # the shape of a preset's `config.json`
-BLOCK = re.compile(r"(?:^|_)layer_\d+$")  # what KerasHub names the blocks of its backbones
-# The shape of what `HubTokenizer.save` writes, of its settings, and of the JSON among them.
+BLOCK = re.compile(r"(?:^|_)layer_\d+$")  # KerasHub's names of the blocks of its backbones
+# The shapes of files of `HubTokenizer.save`, of their settings, and of the JSON in these.
 SPECIAL = {"pad_id": ID, "sep_id": ID, "cls_id?": ID, "mask_id?": ID, "unk_id?": ID}
 SETTINGS = {"tokenizer_json": str, "special": SPECIAL, "between": Whole(1), "has_segments": bool}
 SHAPE = {"model": {"type": OneOf(("HubTokenizer",)), "settings": SETTINGS}}
@@ -47,7 +47,7 @@ JSON = {
     "truncation?": None,
     "padding?": None,
 }
-# That of a KerasHub preset's `tokenizer.json`.
+# The shape of a KerasHub preset's `tokenizer.json`.
 PRESET = {
     "registered_name": str,
     "config?": {
@@ -77,7 +77,7 @@ def load_hub(
 
     Raises:
         ImportError: If keras_hub is not installed.
-        ValueError: As `HubEncoder` and `HubTokenizer.of`; and KerasHub's own.
+        ValueError: As `HubEncoder` and `HubTokenizer.of`, or if KerasHub cannot read the preset.
 
     >>> encoder, tokenizer = load_hub("roberta_base_en")  # doctest: +SKIP
     """
@@ -96,14 +96,14 @@ def load_hub(
             return from_hub(backbone, tokenizer)
     except ImportError:
         raise
-    except Exception as error:  # of KerasHub, Keras, HDF5 and the network: many
-        raise ValueError(f"{preset} is no preset that can be read. {_reason(error)}") from error
+    except Exception as error:  # of KerasHub, Keras, HDF5 or the network: many types
+        raise ValueError(f"{preset} is not a readable preset. {_reason(error)}") from error
 
 
 def _reason(error):
-    """The end of a message for an error of KerasHub."""
+    """Returns the end of a message for an error of KerasHub."""
     if isinstance(error, (UnicodeDecodeError, json.JSONDecodeError)):
-        return "Received: a file of its tokenizer that is no UTF-8 text or no JSON"
+        return "Received: a file of its tokenizer that is not UTF-8 text or not JSON"
     found = described_error(error)
     if isinstance(error, ValueError) and not isinstance(error, UnicodeError):
         text = " ".join(str(error).split())
@@ -112,7 +112,7 @@ def _reason(error):
 
 
 def _check_preset(folder):
-    """Raises unless the files of a local preset are whole, before KerasHub builds anything."""
+    """Raises unless the files of a local preset are whole, before KerasHub reads them."""
     config = read_json(folder / "config.json", BACKBONE)
     read_json(folder / "tokenizer.json", PRESET)
     for path in (folder / "assets" / "tokenizer").glob("*.txt"):
@@ -153,7 +153,7 @@ def from_hub(backbone: Any, tokenizer: Any) -> tuple["HubEncoder", "HubTokenizer
 
 
 def load_preset_tokenizer(folder):
-    """The `WordPiece` of a KerasHub preset of a BERT, without KerasHub.
+    """Loads the `WordPiece` of a KerasHub preset of a BERT, without KerasHub.
 
     Raises:
         ValueError: If the preset has another kind of tokenizer, or a file is damaged.
@@ -162,8 +162,8 @@ def load_preset_tokenizer(folder):
     kind = settings["registered_name"]
     if kind != "keras_hub>BertTokenizer":
         raise ValueError(
-            f"{folder / 'tokenizer.json'} must be that of a BertTokenizer; other presets are read "
-            "whole, by `keras_plm.load` or `keras_plm.checkpoints.load_hub`. "
+            f"{folder / 'tokenizer.json'} must be that of a BertTokenizer; load other presets "
+            "completely, with `keras_plm.load` or `keras_plm.checkpoints.load_hub`. "
             f"Received: {kind!r}"
         )
     with naming(folder / "tokenizer.json"):
@@ -186,8 +186,8 @@ class HubEncoder(Encoder):
     """A backbone of KerasHub as an encoder, with the output of every layer.
 
     It supports RoBERTa, DeBERTa, ALBERT, ELECTRA, DistilBERT, BERT, GPT-2, OPT and others with
-    `token_ids`. Use it as any encoder: under a head to fine-tune, and in `keras_plm.transfer` to
-    extract features. It shares the weights of the backbone.
+    `token_ids`. Use it like other encoders: under a head to fine-tune, and in `keras_plm.transfer`
+    to extract features. It shares the weights of the backbone.
 
     Args:
         backbone: A `keras_hub.models.Backbone`.
@@ -219,14 +219,15 @@ class HubEncoder(Encoder):
     def __init__(self, backbone: Any, trainable: bool = True, name: str | None = None):
         if not isinstance(backbone, _keras_hub().models.Backbone):
             raise ValueError(
-                "`backbone` is a `keras_hub.models.Backbone`; a task has one, `task.backbone`. "
+                "`backbone` must be a `keras_hub.models.Backbone`; a task has one, "
+                "`task.backbone`. "
                 f"Received: {type(backbone).__name__}"
             )
         names = sorted(backbone.input) if isinstance(backbone.input, dict) else []
         if not {"token_ids", "padding_mask"} <= set(names) <= {*INPUTS}:
             # FNet mixes its padding with the text; translators read two texts, others images.
             raise ValueError(
-                "An encoder reads `token_ids`, `padding_mask` and perhaps `segment_ids`. "
+                "An encoder must read `token_ids`, `padding_mask` and optionally `segment_ids`. "
                 f"Received: {type(backbone).__name__}, which reads {', '.join(names) or 'no names'}"
             )
         blocks = _blocks(backbone)
@@ -289,20 +290,20 @@ INPUTS = {"token_ids": "int32", "segment_ids": "int32", "padding_mask": "bool"}
 
 
 def _name_of(dtype):
-    """The name of a Keras policy in a configuration."""
+    """Returns the name of a Keras policy in a configuration."""
     return dtype["config"].get("name") if isinstance(dtype, dict) else dtype
 
 
 def _blocks(backbone):
-    """The calls of a backbone's blocks, lowest first; a block that is shared has several."""
+    """Returns the calls of a backbone's blocks, lowest first; a shared block has several."""
     by_depth = backbone._nodes_by_depth  # Keras' functional graph: inputs lie deepest
     nodes = [node for depth in sorted(by_depth, reverse=True) for node in by_depth[depth]]
     blocks = [node for node in nodes if BLOCK.search(node.operation.name)]
     shapes = {tuple(node.outputs[0].shape) for node in blocks}
     if not blocks or len(shapes) > 1:
         raise ValueError(
-            "The blocks of a backbone are those of its layers called '..._layer_<i>', one width "
-            f"for all. Received: {type(backbone).__name__} with {len(blocks)} of them"
+            "The blocks of a backbone must be layers named '..._layer_<i>', with one width for "
+            f"all. Received: {type(backbone).__name__} with {len(blocks)} of them"
         )
     return blocks
 
@@ -355,13 +356,13 @@ class HubTokenizer(SubwordTokenizer):
                 )
         for name, i in self.special.items():
             setattr(self, name, i)
-        # Of bytes, where nothing is unknown, what stands for a word that is nothing.
+        # With bytes nothing is unknown; this id then represents empty words.
         self.unk_id = self.special.get("unk_id", self.pad_id)
         self._first = "cls_id" if "cls_id" in self.special else None
         self._between, self.has_segments = between, has_segments
         self._words = self._tokenizer
         if type(self._tokenizer.pre_tokenizer) is pre_tokenizers.ByteLevel:
-            # Given words have the space before them that they have in a text.
+            # A space precedes given words, as in a text.
             self._words = tokenizers.Tokenizer.from_str(tokenizer_json)
             self._words.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
 
@@ -394,7 +395,7 @@ class HubTokenizer(SubwordTokenizer):
 
         Raises:
             ImportError: If keras_hub is not installed.
-            ValueError: If it is of another kind, or its ids are not those of a vocabulary.
+            ValueError: If it is of another kind, or its ids do not match its vocabulary.
         """
         hub = _keras_hub().tokenizers
         builders = {
@@ -405,7 +406,7 @@ class HubTokenizer(SubwordTokenizer):
         build = next((b for kind, b in builders.items() if isinstance(tokenizer, kind)), None)
         if build is None:
             raise ValueError(
-                "A KerasHub tokenizer is read if it is of WordPiece, byte pairs or SentencePiece. "
+                "A KerasHub tokenizer must be of WordPiece, byte pairs or SentencePiece. "
                 f"Received: {type(tokenizer).__name__}"
             )
         ids = {"cls": "start", "sep": "end", "pad": "pad", "mask": "mask", "unk": "unk"}
@@ -414,15 +415,15 @@ class HubTokenizer(SubwordTokenizer):
         special = {name: int(i) for name, i in special.items() if i is not None}
         if "sep_id" not in special or "pad_id" not in special:
             raise ValueError(
-                "A model's tokenizer has tokens for a text's end and for padding, as "
-                "`RobertaTokenizer` has. "
+                "A model's tokenizer needs tokens for a text's end and for padding, like "
+                "`RobertaTokenizer`. "
                 f"Received: {type(tokenizer).__name__} with {sorted(special) or 'neither'}"
             )
         if special.get("cls_id") == special["sep_id"]:
-            del special["cls_id"]  # GPT-2's one mark, between texts
+            del special["cls_id"]  # GPT-2 has one mark, between texts
         with refused(
-            "The tokens, merges and rules of a KerasHub tokenizer must be such that the package "
-            f"`tokenizers` takes. Received: {type(tokenizer).__name__} with others"
+            "The package `tokenizers` must support the tokens, merges and rules of a KerasHub "
+            f"tokenizer. Received: {type(tokenizer).__name__} with others"
         ):
             core, unknown = build(tokenizer)
         if unknown is not None:
@@ -475,7 +476,7 @@ class HubTokenizer(SubwordTokenizer):
 
 
 def _rebuilt(text):
-    """The tokenizer of the `tokenizers` package that JSON describes, with the ids that it names."""
+    """Rebuilds a tokenizer of the `tokenizers` package from JSON and checks its ids."""
     where = "`tokenizer_json`"
     saved = parse_json(text, where, JSON)
     if saved["model"]["type"] == "Unigram":
@@ -489,12 +490,12 @@ def _rebuilt(text):
         built = tokenizers.Tokenizer.from_str(text)
     vocabulary = built.get_vocab()
     check_added_ids(where, saved.get("added_tokens") or [], vocabulary)
-    saved_vocabulary(where, vocabulary)  # of unigrams one may stand twice
+    saved_vocabulary(where, vocabulary)  # a unigram may occur twice
     return built
 
 
 def _trim(row, text):
-    """Offsets without the space before a word."""
+    """Removes the space before a word from its offsets."""
     offsets = []
     for (start, end), word in zip(row.offsets, row.word_ids, strict=True):
         within = text if isinstance(text, str) else text[word]
@@ -505,7 +506,7 @@ def _trim(row, text):
 
 
 def _word_piece(tokenizer):
-    # Its `get_config` leaves some out.
+    # Its `get_config` lacks some of them.
     names = ("lowercase", "strip_accents", "split_on_cjk", *WORD_PIECE)
     options = _word_piece_options({name: getattr(tokenizer, name) for name in names})
     ours = WordPiece(tokenizer.get_vocabulary(), **options)
@@ -521,11 +522,12 @@ WORD_PIECE = {"suffix_indicator": "##", "split": True, "oov_token": "[UNK]"}
 
 
 def _word_piece_options(config):
-    """Arguments of `WordPiece` in the configuration of a KerasHub tokenizer."""
+    """Converts the configuration of a KerasHub tokenizer to arguments of `WordPiece`."""
     foreign = [name for name, value in WORD_PIECE.items() if config.get(name, value) != value]
     if foreign:
         raise ValueError(
-            "Tokens inside words begin with '##', texts are split, and the unknown word is [UNK]. "
+            "Tokens inside words must begin with '##', texts must be split, and the unknown word "
+            "must be [UNK]. "
             f"Received: {foreign[0]}={config[foreign[0]]!r}"
         )
     return {
@@ -536,10 +538,10 @@ def _word_piece_options(config):
 
 
 def _byte_pair(tokenizer):
-    """Bytes, as GPT-2's and RoBERTa's."""
+    """Converts a byte-level tokenizer, such as GPT-2's and RoBERTa's."""
     ids = {token: int(i) for token, i in tokenizer.vocabulary.items()}
     merges = [tuple(merge.split(" ")) for merge in tokenizer.merges]
-    # The model alone knows the special tokens, so that "</s>" in a text is only text.
+    # Only the model has the special tokens: "</s>" in a text is plain text.
     ours = tokenizers.Tokenizer(tokenizers.models.BPE(ids, merges))
     ours.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     ours.decoder = decoders.ByteLevel()
@@ -547,7 +549,7 @@ def _byte_pair(tokenizer):
 
 
 def _unigram(tokenizer):
-    """SentencePiece's unigrams, as DeBERTa's and ALBERT's."""
+    """Converts SentencePiece's unigrams, such as DeBERTa's and ALBERT's."""
     from sentencepiece import sentencepiece_model_pb2
 
     proto = sentencepiece_model_pb2.ModelProto.FromString(bytes(tokenizer.proto))
@@ -556,13 +558,13 @@ def _unigram(tokenizer):
     known = list(tokenizer.get_vocabulary())
     if kind != proto.trainer_spec.UNIGRAM or proto.trainer_spec.byte_fallback:
         raise ValueError(
-            "Of SentencePiece's models unigrams are read, as DeBERTa's and ALBERT's, without "
-            f"bytes for the unknown. Received: {type(tokenizer).__name__}, model_type={kind}"
+            "A SentencePiece model must have unigrams, like DeBERTa's and ALBERT's, without byte "
+            f"fallback. Received: {type(tokenizer).__name__}, model_type={kind}"
         )
     if known[: len(tokens)] != tokens:
         raise ValueError(
             "The ids of a SentencePiece model must be the model's own. "
-            f"Received: {type(tokenizer).__name__}, which numbers its tokens otherwise"
+            f"Received: {type(tokenizer).__name__} with other ids"
         )
     scores = [(entry.piece, entry.score) for entry in proto.pieces]
     unknown = next((i for i, entry in enumerate(proto.pieces) if entry.type == entry.UNKNOWN), None)

@@ -59,8 +59,8 @@ MODELS = {
 TOKENIZERS = {
     kind.__name__: kind for kind in (BytePair, Characters, HubTokenizer, WordPiece, Words)
 }
-PARTS = ("tokenizer.json", "model.safetensors")  # of a folder, next to config.json
-FILES = (  # that our functions write into folders, of several formats
+PARTS = ("tokenizer.json", "model.safetensors")  # files next to config.json
+FILES = (  # all files that our functions write into folders
     "config.json", *PARTS, "vocab.txt", "vocab.json", "merges.txt", "tokenizer_config.json",
 )  # fmt: skip
 REPAIR = "Copy it again, or save the encoder again."
@@ -112,8 +112,8 @@ def save(
     kind = _name_of(encoder)
     if kind is None:
         raise ValueError(
-            f"A folder can hold {', '.join(MODELS)}, or an `Encoder` of your own that "
-            "`keras.saving.register_keras_serializable` registers. Keep another model with "
+            f"A folder can hold {', '.join(MODELS)}, or your own `Encoder`, registered with "
+            "`keras.saving.register_keras_serializable`. Save other models with "
             "`model.save`, and word vectors as `WordVectors.from_vectors(words, model.vectors)`. "
             f"Received: {type(encoder).__name__}"
         )
@@ -132,7 +132,7 @@ def save(
     check_vocabulary(encoder, getattr(tokenizer, "text_size", len(tokenizer)))
     encoder = ordinary(encoder)
     config = encoder.get_config()
-    for name in ("dtype", "trainable"):  # the reader's choice, not the writer's
+    for name in ("dtype", "trainable"):  # not stored: `load` chooses them
         config.pop(name, None)
     if kind not in MODELS:
         _check_paths(encoder, config)
@@ -153,16 +153,16 @@ def save(
 def load(
     folder: str | os.PathLike, dtype: str | keras.DTypePolicy | None = None, verify: bool = True
 ) -> tuple[Encoder, SubwordTokenizer]:
-    """Loads an encoder and its tokenizer: a folder of `save`, a released BERT or GPT, or a preset.
+    """Loads an encoder and its tokenizer from `save`, a released BERT or GPT, or a preset.
 
-    A preset of KerasHub's `BertBackbone` becomes a `BERT`, any other a `HubEncoder`.
+    A preset of KerasHub's `BertBackbone` becomes a `BERT`, other presets a `HubEncoder`.
 
     Args:
         folder: The folder; or the name of a released model, such as `"bert_base_uncased"` or
-            `"organisation/model"`, which `huggingface_hub` finds in its cache or downloads; or a
+            `"organisation/model"`, to find in the cache of `huggingface_hub` or to download; or a
             handle of KerasHub, such as `"kaggle://keras/roberta/keras/roberta_base_en"`.
         dtype: Keras policy of the encoder, such as `"mixed_bfloat16"`; Keras' default when omitted.
-        verify: If True, check the checksum of the weights, which takes a second per gigabyte. Sizes
+        verify: If True, check the checksum of the weights; it takes a second per gigabyte. Sizes
             and the tokenizer's checksum are always checked.
 
     Returns:
@@ -194,12 +194,12 @@ def _load(folder, dtype, verify):
     if reader is None:
         return _load_own(folder, dtype, verify)
     encoder, tokenizer = reader(folder, dtype=dtype), load_tokenizer(folder)
-    schemes = {True: "gpt2", False: "gpt"}  # none of a BERT
+    schemes = {True: "gpt2", False: "gpt"}  # by `pre_norm`; a BERT has none
     scheme = schemes[encoder.pre_norm] if isinstance(encoder, GPT) else None
     if getattr(tokenizer, "scheme", None) != scheme:
         raise ValueError(
             f"{folder}: the tokenizer of a BERT must be a WordPiece, that of a GPT a BytePair "
-            f"of its kind. Received: {type(encoder).__name__} with {type(tokenizer).__name__} "
+            f"of its scheme. Received: {type(encoder).__name__} with {type(tokenizer).__name__} "
             f"of scheme {getattr(tokenizer, 'scheme', None)!r}"
         )
     _check_fits(encoder, tokenizer, folder)
@@ -207,7 +207,7 @@ def _load(folder, dtype, verify):
 
 
 def _load_own(folder, dtype, verify):
-    """What `save` wrote."""
+    """Loads a folder of `save`."""
     file, weights_file = folder / "config.json", folder / "model.safetensors"
     description = read_config(folder, "written by keras_plm.save")
     kind, kind_of_tokenizer = description.get("model"), description.get("tokenizer")
@@ -216,7 +216,7 @@ def _load_own(folder, dtype, verify):
     if not named or (kind not in MODELS and own is None) or kind_of_tokenizer not in TOKENIZERS:
         raise ValueError(
             f"{file} was not written by keras_plm.save, or its encoder is a "
-            "class of your own: import the module that defines it first (--import MODULE). "
+            "class of your own: first import the module that defines it (--import MODULE). "
             f"Received: model={kind!r:.80}, tokenizer={kind_of_tokenizer!r:.80}"
         )
     check_shape(description, SHAPE, file)
@@ -231,7 +231,7 @@ def _load_own(folder, dtype, verify):
     try:
         config = {k: v for k, v in settings.items() if k != "trainable"}
         encoder = MODELS.get(kind, own).from_config({**config, "dtype": dtype})
-    except Exception as error:  # of Keras, and of classes of others
+    except Exception as error:  # of Keras, or of a user's class
         raise ValueError(f"{file} does not describe a {kind}. {described_error(error)}") from error
     assign({w.path: w for w in encoder.weights}, weights, weights_file)
     tokenizer = TOKENIZERS[kind_of_tokenizer].load(folder / "tokenizer.json")
@@ -247,7 +247,7 @@ def _check_fits(encoder, tokenizer, folder):
 
 
 def _name_of(encoder):
-    """The name of a class that a folder can hold, or `None`."""
+    """Returns the name of a class that a folder can hold, or `None`."""
     kind = type(encoder)
     if MODELS.get(kind.__name__) is kind:
         return kind.__name__
@@ -256,12 +256,12 @@ def _name_of(encoder):
 
 
 def _check_paths(encoder, config):
-    """Raises unless a new encoder of the same settings has weights of the same paths."""
-    try:  # as `load` does
+    """Raises unless a new encoder with the same settings has weights with the same paths."""
+    try:  # as in `load`
         again = type(encoder).from_config({**config, "dtype": None})
     except TypeError as error:
         raise ValueError(
-            "An encoder's class must take the arguments that its `get_config` gives, and `dtype`. "
+            "An encoder's class must take the arguments in its `get_config`, and `dtype`. "
             f"Received: {type(encoder).__name__}, {error}"
         ) from error
     again = {weight.path for weight in again.weights}
@@ -274,7 +274,7 @@ def _check_paths(encoder, config):
 
 
 def _reader(folder):
-    """What reads the encoder of a folder of others; `None` for our own."""
+    """Returns the function that loads a folder of another library; `None` for our folders."""
     if (folder / "params_shapes.json").is_file():
         return load_gpt
     if not (folder / "config.json").is_file():
@@ -299,7 +299,7 @@ def average_weights(model: keras.Model, paths: Sequence[str | os.PathLike]) -> N
 
     Raises:
         ValueError: If there is no path, or a file is missing, damaged, not finite or of another
-            model. The model then keeps its weights.
+            model. The model then keeps its original weights.
 
     >>> import tempfile
     >>> model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
@@ -316,7 +316,7 @@ def average_weights(model: keras.Model, paths: Sequence[str | os.PathLike]) -> N
     missing = [path for path in paths if not path.is_file()]
     if missing or not paths:
         raise ValueError(
-            f"An average is over at least one file of weights. Received: "
+            f"An average needs at least one file of weights. Received: "
             f"{f'no file {missing[0]}' if missing else 'no paths'}"
         )
     for path in paths:
@@ -337,10 +337,10 @@ def average_weights(model: keras.Model, paths: Sequence[str | os.PathLike]) -> N
 
 
 def _load_weights(model, path):
-    """As `model.load_weights`, with errors that name the file."""
+    """Calls `model.load_weights`, with errors that name the file."""
     try:
         model.load_weights(path)
-    except Exception as error:  # of Keras, HDF5 and ZIP: many
+    except Exception as error:  # of Keras, HDF5 or ZIP: many types
         raise ValueError(
             f"{path} does not hold the weights of this model. {described_error(error)}"
         ) from error
@@ -360,7 +360,7 @@ def load_tokenizer(path: str | os.PathLike) -> SubwordTokenizer:
         The tokenizer.
 
     Raises:
-        ValueError: If the folder has none of these files, or as `tokenizer.read_tokenizer`.
+        ValueError: If the folder has none of these files, or a file is malformed.
 
     >>> import tempfile
     >>> from keras_plm.tokenizers import Words
@@ -388,7 +388,7 @@ def _load_tokenizer(path):
 
 
 def _own_kind(model):
-    """The class that wrote a model which `transformers` does not read."""
+    """Returns our class of tokenizers for a file in our own format, otherwise `None`."""
     kinds = {"WordLevel": Words, "Characters": Characters, "HubTokenizer": HubTokenizer}
     if "unknown" in model:
         kinds["BPE"] = BytePair

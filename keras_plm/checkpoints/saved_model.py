@@ -20,18 +20,18 @@ def export(
 ) -> None:
     """Writes a TensorFlow SavedModel from strings to labels or scores.
 
-    It needs only TensorFlow and `tensorflow-text`, not Keras or this package. The endpoint `serve`
-    takes (N,) strings, with `pairs` two such tensors. It returns a dict: for a `Classifier`
-    `labels` (N,) strings and `probabilities` (N, K), for a `Regressor` `scores` (N,).
+    The SavedModel needs only TensorFlow and `tensorflow-text`, not Keras or this package. Its
+    endpoint `serve` takes (N,) strings, with `pairs` two such tensors. It returns a dict: for a
+    `Classifier` `labels` (N,) strings and `probabilities` (N, K), for a `Regressor` `scores` (N,).
 
-    The graph packs texts as `WordPiece`, except for special tokens in a text, such as "[MASK]",
-    which it reads as brackets and letters.
+    The graph packs texts as `WordPiece`, with one exception: it reads special tokens in a text,
+    such as "[MASK]", as brackets and letters.
 
     Args:
         model: A fine-tuned `Classifier` or `Regressor` with a `WordPiece` tokenizer.
         folder: The folder, written atomically; an earlier export is replaced.
         pairs: If True, the endpoint takes texts and second texts.
-        max_length: Largest number of tokens of a row; by default that of the encoder.
+        max_length: Largest number of tokens of a row; by default the encoder's limit.
 
     Raises:
         ImportError: If `tensorflow-text` is not installed.
@@ -45,8 +45,8 @@ def export(
     """
     if keras.backend.backend() != "tensorflow":
         raise ValueError(
-            "A SavedModel is written by TensorFlow: keep the model with `model.save(file)` and "
-            "export it under KERAS_BACKEND=tensorflow, which loads it. "
+            "A SavedModel needs the TensorFlow backend: save the model with `model.save(file)`, "
+            "then load and export it under KERAS_BACKEND=tensorflow. "
             f"Received: the backend {keras.backend.backend()}"
         )
     _check_exportable(model, pairs)
@@ -65,7 +65,7 @@ def export(
 
 
 def _predictor(model, graph):
-    """A function of TensorFlow from strings, texts and second texts, to the outputs of `serve`."""
+    """Builds a TensorFlow function from texts and second texts to the outputs of `serve`."""
     import tensorflow as tf
 
     labels = tf.constant([str(label) for label in model.labels])
@@ -93,10 +93,10 @@ def _predictor(model, graph):
 
 
 def _check_exportable(model, pairs):
-    """Raises unless the graph can do what a model and its tokenizer do."""
+    """Raises unless the graph supports a model and its tokenizer."""
     if type(model) not in (Classifier, Regressor) or type(model.tokenizer) is not WordPiece:
         raise ValueError(
-            "Exported are Classifier and Regressor with a WordPiece tokenizer. Received: "
+            "An export needs a Classifier or Regressor with a WordPiece tokenizer. Received: "
             f"{type(model).__name__} with {type(getattr(model, 'tokenizer', None)).__name__}"
         )
     for name, value in DEFAULTS.items():
@@ -108,8 +108,8 @@ def _check_exportable(model, pairs):
     one_row = model.pairs in (False, "both_orders")
     if model.reader is not None or model.words is not None or not one_row:
         raise ValueError(
-            "Exported are heads that read rows of the encoder, without a reader, word vectors, or "
-            f"texts that are read apart. Received: reader={model.reader}, words={model.words}, "
+            "An export needs a head that reads rows of the encoder, without a reader, word vectors "
+            f"or separate texts. Received: reader={model.reader}, words={model.words}, "
             f"pairs={model.pairs!r}"
         )
     if model.pairs and not pairs:
@@ -119,7 +119,7 @@ def _check_exportable(model, pairs):
 
 
 def _row_length(model, pairs, max_length):
-    """The longest row in tokens: what is asked for, or the encoder's limit."""
+    """Returns the longest row in tokens: `max_length`, or the encoder's limit."""
     limit = model.encoder.max_sequence_length
     max_length, special = max_length or limit, model.tokenizer.num_special(pairs)
     if max_length is None or max_length <= special or max_length > (limit or max_length):
@@ -131,12 +131,12 @@ def _row_length(model, pairs, max_length):
 
 
 def _check_folder(folder):
-    """The path of a folder; raises if it holds something else than an export."""
+    """Returns the path of a folder; raises if it holds anything but an export."""
     folder = Path(folder)
     older = (folder / "saved_model.pb").is_file()
     if folder.is_file() or (folder.is_dir() and any(folder.iterdir()) and not older):
         raise ValueError(
-            "An export needs a folder of its own, a new one or that of an older export. "
+            "An export needs a folder of its own, new or with an earlier export. "
             f"Received: {str(folder)!r}"
         )
     return folder

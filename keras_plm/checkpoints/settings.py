@@ -1,4 +1,4 @@
-"""Settings of encoders in files: their shapes, and the least number of weights that they make."""
+"""Settings of encoders in files: their shapes, and lower bounds for the number of weights."""
 
 import dataclasses
 import math
@@ -13,11 +13,11 @@ ANY = {"name?": (str, None), "trainable?": bool, "dtype?": object}
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Arguments of an encoder's class as JSON holds them.
+    """Arguments of an encoder's class in JSON.
 
     Attributes:
         shape: Their shape, see `files.json_files`.
-        least: From arguments to a number of weights that the encoder has at least.
+        least: Function from arguments to a lower bound for the encoder's number of weights.
     """
 
     shape: dict
@@ -25,7 +25,7 @@ class Settings:
 
 
 def _stack(s):
-    """Weights of the kernels of a stack of Transformer blocks."""
+    """Counts the weights in the kernels of a stack of Transformer blocks."""
     width = s["hidden_dim"]
     return s["num_layers"] * width * (4 * width + 2 * (s.get("intermediate_dim") or width))
 
@@ -43,7 +43,7 @@ def _word_vectors(s):
     return len(s["vocabulary"]) * (s["hidden_dim"] - filters) + 48 * filters
 
 
-# Of KerasHub's backbones, under the names that most of them use.
+# Arguments of KerasHub's backbones, under the names that most of them use.
 BACKBONE = {
     f"{name}?": (SIZE, None)
     for name in (
@@ -55,7 +55,7 @@ BACKBONE = {
 
 def _backbone(s):
     width = s.get("hidden_dim") or 1
-    # ALBERT has one block for all layers, and vectors of tokens narrower than the rest.
+    # ALBERT has one block for all layers, and token vectors narrower than the blocks.
     of_tokens = (s.get("vocabulary_size") or 1) * (s.get("embedding_dim") or width)
     return of_tokens + width * max(width, s.get("intermediate_dim") or 1)
 
@@ -195,12 +195,12 @@ def check_settings_of(kind, settings, where):
 
 
 def _bound(held):
-    """How many weights may be made for those of a file, so that a misfit is named precisely."""
+    """Returns the largest allowed number of weights; later checks name small misfits."""
     return 2 * held + 1_000_000
 
 
 def check_backbone(config, shapes, where):
-    """As `check_weights_of`, of the configuration of a KerasHub backbone."""
+    """Applies `check_weights_of` to the configuration of a KerasHub backbone."""
     check_shape(config, {"registered_name": str, "config": BACKBONE}, where)
     check_weights_of("HubEncoder", {"backbone": config}, shapes, where)
 
@@ -208,13 +208,13 @@ def check_backbone(config, shapes, where):
 def check_weights_of(kind, settings, arrays, where):
     """Raises if settings describe an encoder with many more weights than a file has.
 
-    So that nothing is allocated for sizes that no file holds.
+    The check prevents allocations of sizes that the file does not hold.
 
     Args:
-        kind: The encoder's class.
-        settings: Its arguments, which have their shape.
+        kind: Name of the encoder's class.
+        settings: Its arguments, after a check of their shape.
         arrays: The weights, or their shapes, by name.
-        where: What errors begin with.
+        where: Start of error messages.
     """
     if kind not in SETTINGS:
         return
@@ -230,7 +230,7 @@ def check_weights_of(kind, settings, arrays, where):
         )
 
 
-# Arguments of layers that make weights of at least so many numbers.
+# Arguments of layers that are lower bounds for their number of weights.
 WIDTHS = (
     "units", "filters", "input_dim", "output_dim", "hidden_dim", "intermediate_dim", "num_layers",
     "vocabulary_size", "embedding_dim", "projection_dim", "max_sequence_length", "num_heads",
@@ -239,12 +239,12 @@ WIDTHS = (
 
 
 def check_model_of(config, shapes, where):
-    """As `check_weights_of`, of all parts of a whole model's configuration.
+    """Applies `check_weights_of` to all parts of a whole model's configuration.
 
     Args:
-        config: What `keras.saving` wrote: objects with `class_name` and `config`.
-        shapes: Of all arrays, by their names.
-        where: What errors begin with.
+        config: Configuration from `keras.saving`: objects with `class_name` and `config`.
+        shapes: Shapes of all arrays by name.
+        where: Start of error messages.
     """
     held = sum(map(math.prod, shapes.values()))
     parts = [config]

@@ -1,4 +1,4 @@
-"""Tokenizers of folders in the format of `transformers`."""
+"""Loading of tokenizers from folders in the format of `transformers`."""
 
 import os
 import re
@@ -23,9 +23,9 @@ from keras_plm.tokenizers.word_piece import SPECIAL_TOKENS
 CONFIG, MAP, ADDED = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
 WHOLE, MODEL = "tokenizer.json", "config.json"
 CLASSES = {"bert": "BertTokenizer", "gpt": "OpenAIGPTTokenizer", "gpt2": "GPT2Tokenizer"}
-# Classes that do what tokenizer.json says, and nothing else.
+# Classes that only follow tokenizer.json.
 GENERIC = ("PreTrainedTokenizer", "TokenizersBackend")
-# Keys of tokenizer_config.json that change ids, with the one value that our tokenizers know.
+# Keys of tokenizer_config.json that change ids, with the only value that our tokenizers support.
 FIXED = {
     "auto_map": None,
     "split_special_tokens": False,
@@ -59,14 +59,14 @@ SHAPES = {
     },
     MAP: NAMED,
     ADDED: VOCABULARY,
-    WHOLE: {"model": dict},  # then that of its kind
+    WHOLE: {"model": dict},  # checked again with the shape of its kind
     MODEL: {
         "tokenizer_class?": (str, None),
         "max_position_embeddings?": (float, None),
         "n_positions?": (float, None),
     },
 }
-# Our attribute: the key, and what `transformers` takes where tokenizer_config.json lacks it.
+# Our attribute: the key, and the default of `transformers` if tokenizer_config.json lacks it.
 STATED = {
     "bert": {
         "lowercase": ("do_lower_case", True),
@@ -77,26 +77,26 @@ STATED = {
     "gpt2": {"add_prefix_space": ("add_prefix_space", False)},
 }
 NAMES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")  # as `SPECIAL_TOKENS`
-# Special tokens of a class without being named.
+# Special tokens of a class that files need not name.
 DEFAULT_NAMES = {"bert": (), "gpt": ("<unk>",), "gpt2": ("<|endoftext|>",)}
 
 
 def read_tokenizer(folder, whole=None):
-    """The `WordPiece` or `BytePair` of a folder that `transformers` reads.
+    """Loads the `WordPiece` or `BytePair` of a folder in the format of `transformers`.
 
-    `tokenizer.json` is read where there is one, else `vocab.txt`, or `vocab.json` with
+    It reads `tokenizer.json` if there is one, otherwise `vocab.txt`, or `vocab.json` with
     `merges.txt`. `tokenizer_config.json`, `special_tokens_map.json` and `added_tokens.json` add
-    names of special tokens, added tokens and settings. Files that contradict each other are
-    refused, and so is what our tokenizers do not do. Lengths that a folder names are the default
-    of calls there; `pack` takes its `max_length`, and a warning names them.
+    names of special tokens, added tokens and settings. Contradicting files and unsupported settings
+    are errors. Lengths in the files are defaults of `transformers`; `pack` has its own
+    `max_length`, and a warning shows the lengths.
 
     Args:
         folder: The folder.
-        whole: The object of its `tokenizer.json`, if that was read.
+        whole: The object in its `tokenizer.json`, if already read.
 
     Raises:
-        ValueError: If a file is missing, damaged, contradicts another, or asks for something that
-            our tokenizers do not do.
+        ValueError: If a file is missing, damaged, contradicts another, or has a setting that our
+            tokenizers do not support.
     """
     said = {} if whole is None else {WHOLE: whole}
     for name in SHAPES.keys() - said.keys():
@@ -149,7 +149,7 @@ def read_tokenizer(folder, whole=None):
 
 
 def _stands(path):
-    """Whether anything has this name: what is no file is an error, not a file that is missing."""
+    """Returns whether anything has this name; other things than files are errors, not missing."""
     return os.path.lexists(path)
 
 
@@ -158,7 +158,7 @@ def _unfit(path, key, value, found):
 
 
 def _kind(folder, whole):
-    """Kind of vocabulary: "bert", "gpt" or "gpt2"."""
+    """Returns the kind of vocabulary: "bert", "gpt" or "gpt2"."""
     if whole:
         model = whole["model"]
         if model.get("type") == "WordPiece" or "max_input_chars_per_word" in model:
@@ -181,7 +181,7 @@ def _kind(folder, whole):
 
 
 def _check_class(folder, said, kind):
-    """Raises on a class of tokenizers that cuts texts in another way; whether it is generic."""
+    """Raises on an unsupported class of tokenizers; returns whether the class is generic."""
     generic = False
     for name in (MODEL, CONFIG):
         found = said[name].get("tokenizer_class")
@@ -196,14 +196,14 @@ def _check_class(folder, said, kind):
             )
     if generic and kind == "bert" and said[WHOLE].get("post_processor") is None:
         raise ValueError(
-            f"{folder / WHOLE}: the component `post_processor` must put special tokens around a "
+            f"{folder / WHOLE}: the component `post_processor` must put special tokens around each "
             "text. Received: none"
         )
     return generic
 
 
 def _settings(path, token, special):
-    """All settings of one added token as the JSON of a file has it."""
+    """Returns all settings of one added token in the JSON of a file."""
     if isinstance(token, dict):
         token = {key: value for key, value in token.items() if key != "__type"}
     with naming(path):
@@ -212,7 +212,7 @@ def _settings(path, token, special):
 
 
 def _named(folder, said):
-    """Key -> settings of the special tokens that are named, those of lists by their number."""
+    """Returns a dict from keys to settings of the named special tokens; lists number their keys."""
     found = {}
     for file in (CONFIG, MAP):
         tokens = {}
@@ -236,7 +236,7 @@ def _named(folder, said):
 
 
 def _added_tokens(folder, said, named, kind):
-    """Added tokens with their ids, those that have one in the order of these, then others."""
+    """Returns the added tokens: those with ids in the order of the ids, then others."""
     special = {token["content"] for token in named.values()}
     old = said[ADDED].items()
     numbers = said[CONFIG].get("added_tokens_decoder") or {}
@@ -251,7 +251,7 @@ def _added_tokens(folder, said, named, kind):
         WHOLE: said[WHOLE].get("added_tokens", []),
         ADDED: [{"content": token, "id": i, "special": token in special} for token, i in old],
     }
-    # Without a normalizer `normalized` says nothing.
+    # Without a normalizer `normalized` has no effect.
     compared = ["id", "single_word", "lstrip", "rstrip"] + ["normalized"] * (kind != "gpt2")
     listed = {}
     for file, tokens in sources.items():
@@ -259,7 +259,7 @@ def _added_tokens(folder, said, named, kind):
             settings = _settings(folder / file, token, special=False) | {"id": token["id"]}
             before, where = listed.setdefault(settings["content"], (settings, file))
             differing = [key for key in compared if before[key] != settings[key]]
-            if file == ADDED:  # only ids; the rest is assumed
+            if file == ADDED:  # it holds only ids
                 differing = [key for key in differing if key == "id"]
             if differing:
                 raise ValueError(
@@ -270,8 +270,8 @@ def _added_tokens(folder, said, named, kind):
     for content, (token, file) in listed.items():
         if file != CONFIG and sources[CONFIG]:
             raise ValueError(
-                f"{folder}: every added token must be in `added_tokens_decoder` of {CONFIG} where "
-                f"there is one. Received: {content!r} of {file}, id={token['id']!r}"
+                f"{folder}: every added token must be in `added_tokens_decoder` of {CONFIG}, if it "
+                f"exists. Received: {content!r} of {file}, id={token['id']!r}"
             )
         token["special"] |= content in special
     tokens = sorted((token for token, _ in listed.values()), key=lambda token: token["id"])
@@ -291,7 +291,7 @@ def _added_tokens(folder, said, named, kind):
 
 
 def _saved_tokens(folder, said):
-    """The tokens of the vocabulary, in any order."""
+    """Returns the tokens of the vocabulary in any order."""
     if said[WHOLE]:
         return said[WHOLE]["model"]["vocab"].keys()
     if _stands(folder / "vocab.txt"):
@@ -300,7 +300,7 @@ def _saved_tokens(folder, said):
 
 
 def _load(folder, said, kind, options, stated):
-    """The tokenizer of `tokenizer.json`, or of the vocabulary without it."""
+    """Loads the tokenizer from `tokenizer.json`, or without it from the vocabulary."""
     if kind == "bert":
         own = "vocab.txt"
         if not said[WHOLE]:
@@ -321,28 +321,28 @@ def _load(folder, said, kind, options, stated):
             agree = merges == tokenizer.merges and tokens == tokenizer.vocabulary[: len(tokens)]
     if not agree:
         raise ValueError(
-            f"{folder}: {WHOLE} and {own} must have the same tokens: remove the one that is not of "
-            "this model. Received: others"
+            f"{folder}: {WHOLE} and {own} must have the same tokens: remove the wrong one for this "
+            "model. Received: others"
         )
     return tokenizer
 
 
 def _warn_of_lengths(folder, said):
-    """Warns where a folder's texts are shorter than its model could read."""
+    """Warns if a folder limits texts to fewer tokens than its model reads."""
     positions = said[MODEL].get("max_position_embeddings", said[MODEL].get("n_positions"))
     truncation = said[WHOLE].get("truncation") or {}
     lengths = [said[CONFIG].get("model_max_length"), truncation.get("max_length")]
     shortest = min((length for length in lengths if length is not None), default=None)
     if positions is not None and shortest is not None and shortest < positions:
         warnings.warn(
-            f"{folder} cuts texts to {shortest} tokens where `transformers` is asked to cut; its "
-            f"model reads {positions}. `pack` cuts with `max_length={shortest}`.",
+            f"{folder} cuts texts to {shortest} tokens if `transformers` truncates; its model "
+            f"reads {positions}. `pack` cuts with `max_length={shortest}`.",
             stacklevel=4,
         )
 
 
 def tokenizer_settings(tokenizer):
-    """The object of `tokenizer_config.json`: settings that the vocabulary does not hold."""
+    """Returns the object of `tokenizer_config.json`: settings missing in the vocabulary."""
     kind = "bert" if isinstance(tokenizer, WordPiece) else tokenizer.scheme
     settings = {"tokenizer_class": CLASSES[kind]}
     settings |= {key: getattr(tokenizer, ours) for ours, (key, _) in STATED[kind].items()}

@@ -1,4 +1,4 @@
-"""Released BERTs: what Hugging Face, Google and KerasHub keep, read and written."""
+"""Released BERTs: reading and writing the formats of Hugging Face, Google and KerasHub."""
 
 import json
 import os
@@ -28,12 +28,12 @@ LABELS = ["no", "maybe", "yes"]
 
 
 def words():
-    """Inputs of a `Tagger` whose words are the tokens."""
+    """Returns inputs of a `Tagger` with one token per word."""
     return {**inputs(), "word_positions": np.repeat(np.arange(5)[None], 3, 0).astype("int32")}
 
 
 def theirs(model, **options):
-    """Outputs of a model of `transformers`."""
+    """Returns the outputs of a model of `transformers`."""
     import torch
 
     arrays = inputs()
@@ -75,7 +75,7 @@ def peer(kind, **settings):
 
 @pytest.fixture
 def saved(tmp_path):
-    """`saved(kind, **settings)`: a random BERT of `transformers`, and where it saved it."""
+    """`saved(kind, **settings)`: a random BERT of `transformers`, and the folder that it saved."""
 
     def save(kind="BertForPreTraining", **settings):
         model = peer(kind, **settings)
@@ -189,7 +189,7 @@ class TestReadsTransformers:
 
 @pytest.mark.backend_neutral
 class TestFormats:
-    """Other files with what `model.safetensors` holds."""
+    """Other files with the content of `model.safetensors`."""
 
     @pytest.fixture
     def tensors(self, saved):
@@ -276,7 +276,7 @@ class TestFormats:
         assert_close(load_bert(folder)(inputs())["pooled"], wanted["pooled"], atol=0.1)
 
     def test_old_names(self, tensors):
-        """Gamma and beta; position ids and a tied table, which say nothing new."""
+        """Gamma and beta are old names; position ids and a tied table are redundant."""
         import torch
         from safetensors.torch import save_file
 
@@ -317,7 +317,7 @@ class TestFormats:
 
 
 class MakesAFolder:
-    """Pickled code, harmless: it makes a folder when it is run."""
+    """Harmless pickled code: it makes a folder when it runs."""
 
     def __init__(self, path):
         self.path = str(path)
@@ -341,7 +341,7 @@ class TestRefuses:
             load_bert(folder, head="other")
         with pytest.raises(ValueError, match="`hidden_act` must be one of.*swish"):
             load_bert(changed(hidden_act="swish"))
-        with pytest.raises(ValueError, match="looks both ways.*is_decoder=True"):
+        with pytest.raises(ValueError, match="attends in both directions.*is_decoder=True"):
             load_bert(changed(is_decoder=True))
         with pytest.raises(ValueError, match="not that of a BERT.*'roberta'"):
             load_bert(changed(model_type="roberta"))
@@ -358,7 +358,7 @@ class TestRefuses:
         load_bert(folder)
         with pytest.raises(ValueError, match="no 'encoder.layer.2.attention.self.query.weight'"):
             load_bert(changed(num_hidden_layers=3))
-        with pytest.raises(ValueError, match="holds weights that the BERT of config.json has not"):
+        with pytest.raises(ValueError, match="must hold only weights of the BERT of config.json"):
             load_bert(changed(num_hidden_layers=1))
         with pytest.raises(ValueError, match=r"'embeddings.word.*\(13, 8\) instead of \(14, 8\)"):
             load_bert(changed(vocab_size=14))
@@ -422,7 +422,10 @@ class TestRefuses:
         config = json.loads((folder / "config.json").read_text())
         for change, match in (
             ({"id2label": {"0": "a"}}, "must number the 2 outputs.*Received: .'0'"),
-            ({"problem_type": "multi_label_classification"}, "chooses one of two labels or more"),
+            (
+                {"problem_type": "multi_label_classification"},
+                "must choose one of two labels or more",
+            ),
         ):
             (folder / "config.json").write_text(json.dumps(config | change))
             with pytest.raises(ValueError, match=match):
@@ -444,13 +447,13 @@ class TestRefuses:
 
 class TestSaves:
     def agrees(self, model, kind, tmp_path, load=load_bert):
-        """What we write `transformers` reads whole, and we read again; theirs and ours."""
+        """Checks that `transformers` and we read our files completely, with the same outputs."""
         transformers = pytest.importorskip("transformers")
         save_bert(tmp_path / "ours", random_weights(model))
         again, report = getattr(transformers, kind).from_pretrained(
             tmp_path / "ours", output_loading_info=True
         )
-        # A pooler that no head there reads is written all the same: ours has one.
+        # Our file includes a pooler even if no head of `transformers` reads it.
         unexpected = [n for n in report["unexpected_keys"] if "pooler" not in n]
         assert not report["missing_keys"] and not unexpected
         assert type(again).__name__ == again.config.architectures[0] == kind
@@ -587,7 +590,7 @@ class TestSaves:
         ):
             with pytest.raises(ValueError, match=match):
                 save_bert(tmp_path / "x", model)
-        with pytest.raises(ValueError, match="tokenizer of a BERT is a `WordPiece`.*Words"):
+        with pytest.raises(ValueError, match="tokenizer of a BERT must be a `WordPiece`.*Words"):
             save_bert(tmp_path / "x", encoder, Words(["[PAD]", "[UNK]", "[EOS]", "a"]))
         with pytest.raises(ValueError, match="know every id of its tokenizer"):
             save_bert(tmp_path / "x", BERT(12, **SIZE), TOKENIZER)

@@ -49,7 +49,7 @@ def inputs(encoder, rows=2, length=5):
 @pytest.mark.parametrize("kind", KINDS)
 def test_keeps_the_encoder_contract(kind, tmp_path, monkeypatch):
     if kind == "DebertaV3":
-        # Its relative positions are repeated as often as the batch says, which `meta` does not.
+        # It repeats relative positions by the batch size, which `meta` does not support.
         monkeypatch.setattr("tests.helpers.checks.check_elsewhere", lambda make, inputs: None)
     own = backbone(kind)
     encoder = HubEncoder(own)
@@ -59,7 +59,7 @@ def test_keeps_the_encoder_contract(kind, tmp_path, monkeypatch):
     assert ("pooled" in outputs) == (kind in ("Bert", "Albert", "Electra"))
     assert encoder.vocabulary_size == 13 and encoder.max_sequence_length == 9
 
-    # The last layer is what KerasHub gives, the first is what its first block reads.
+    # The last layer is KerasHub's output, the first one is the input of its first block.
     asked = inputs(encoder)
     wanted = own({n: x.astype("int32") for n, x in asked.items()})
     wanted = wanted if isinstance(wanted, dict) else {"sequence_output": wanted}
@@ -72,7 +72,7 @@ def test_keeps_the_encoder_contract(kind, tmp_path, monkeypatch):
 
 @pytest.mark.compiles
 def test_hidden_layers_are_those_of_our_own_bert(tmp_path):
-    """A preset is read as a `BERT`, and as a backbone: every layer is the same."""
+    """A preset gives the same layers as a `BERT` and as a backbone."""
     import keras_hub
 
     own = backbone("Bert")
@@ -117,7 +117,7 @@ def test_rates_fall_from_layer_to_layer():
 
 @pytest.mark.full
 def test_shared_blocks_are_one_depth():
-    """ALBERT's: all layers have the same weights."""
+    """All layers of ALBERT share their weights."""
     encoder = HubEncoder(backbone("Albert"))
     assert encoder.num_blocks == 1 < encoder.num_layers
     groups = layer_groups(encoder, layer_decay=0.5)
@@ -262,14 +262,14 @@ class TestTokenizers:
         with pytest.raises(ValueError, match="for a text's end and for padding.*neither"):
             HubTokenizer.of(plain)
         other = keras_hub.models.BertTokenizer([*SPECIAL, "a"], suffix_indicator="@@")
-        with pytest.raises(ValueError, match="Tokens inside words begin with '##'.*'@@'"):
+        with pytest.raises(ValueError, match="Tokens inside words must begin with '##'.*'@@'"):
             HubTokenizer.of(other)
         other = keras_hub.models.BertTokenizer([*SPECIAL, "a"], split=False)
-        with pytest.raises(ValueError, match="texts are split.*split=False"):
+        with pytest.raises(ValueError, match="texts must be split.*split=False"):
             HubTokenizer.of(other)
-        with pytest.raises(ValueError, match="unigrams are read.*model_type=2"):
+        with pytest.raises(ValueError, match="must have unigrams.*model_type=2"):
             HubTokenizer.of(sentence_piece("DebertaV3", tmp_path, "bpe"))
-        with pytest.raises(ValueError, match="numbers its tokens otherwise"):
+        with pytest.raises(ValueError, match="with other ids"):
             proto = sentence_piece("DebertaV3", tmp_path).proto
             HubTokenizer.of(keras_hub.models.XLMRobertaTokenizer(proto))
 
@@ -333,7 +333,7 @@ class TestTogether:
             ({"hidden_dim": 10**9}, "config.json describes an encoder with more weights"),
             ({"num_layers": -1}, "config.json: `config.num_layers` must be"),
             ({"num_layers": 2.5}, "config.json: `config.num_layers` must be"),
-            ({"num_heads": 5, "odd": [1]}, "is no preset that can be read.*Received"),
+            ({"num_heads": 5, "odd": [1]}, "is not a readable preset.*Received"),
         ):
             inner = {**config["config"], **change}
             (tmp_path / "config.json").write_text(json.dumps({**config, "config": inner}))

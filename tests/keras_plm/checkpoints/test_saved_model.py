@@ -1,4 +1,4 @@
-"""Raw strings into a SavedModel: the same predictions as from Python."""
+"""A SavedModel gives the same predictions from raw strings as Python."""
 
 import keras
 import numpy as np
@@ -53,7 +53,7 @@ def test_strings_give_pythons_predictions(pairs, tmp_path, tf):
     examples = [Example(a, None, b if pairs else None) for a, b in zip(TEXTS, PAIRS, strict=True)]
     assert_close(found["probabilities"], head.predict(examples, probabilities=True), atol=1e-5)
     assert [x.decode() for x in found["labels"].numpy()] == head.predict(examples)
-    export(head, tmp_path / "model", pairs=bool(pairs), max_length=8)  # in its place
+    export(head, tmp_path / "model", pairs=bool(pairs), max_length=8)  # replaces the first one
     assert not list(tmp_path.glob("*.tmp*"))
 
 
@@ -128,5 +128,5 @@ def test_what_cannot_be_exported_is_named(tmp_path, tf):
 @pytest.mark.skipif(ON_TENSORFLOW, reason="where it is not TensorFlow")
 def test_other_backends_say_where_to_go(tmp_path):
     head = Classifier(bert(), ["no", "yes"], tokenizer=TOKENIZER)
-    with pytest.raises(ValueError, match="under KERAS_BACKEND=tensorflow, which loads it"):
+    with pytest.raises(ValueError, match="export it under KERAS_BACKEND=tensorflow"):
         export(head, tmp_path / "model")

@@ -1,4 +1,4 @@
-"""GPT: sizes, contract, what is seen, prompts continued with a cache, released files."""
+"""GPT: sizes, contract, causality, generation with a cache, released files."""
 
 import json
 import warnings
@@ -19,7 +19,7 @@ PROMPTS = [[3, 4, 5, 6], [7], [8, 9, 2]]
 
 
 def gpt(vocabulary_size=17, **options):
-    """Random weights so large that tokens matter."""
+    """Returns a GPT with random weights that are large enough for tokens to matter."""
     options = {"dropout": 0.0, "max_sequence_length": 24, **options}
     model = GPT(vocabulary_size, **TINY, **options)
     rng = np.random.default_rng(0)
@@ -28,9 +28,9 @@ def gpt(vocabulary_size=17, **options):
 
 
 def read(model, token_ids):
-    """Log probabilities of each next token, (T, V).
+    """Returns the log probabilities of each next token, (T, V).
 
-    Texts of any length become rows of one length: JAX compiles once.
+    Texts of any length become rows of one length, so that JAX compiles once.
     """
     row = np.zeros((1, model.max_sequence_length), "int32")
     row[0, : len(token_ids)] = token_ids
@@ -50,7 +50,7 @@ def packed(prompts=PROMPTS, length=5):
 @pytest.mark.full
 @pytest.mark.backend_neutral
 def test_base_is_the_released_model():
-    """REFERENCE: 116,534,784 numbers with 40,478 tokens; a narrow table does not fill memory."""
+    """REFERENCE: 116,534,784 weights with 40,478 tokens. A small table here needs less memory."""
     model = GPT(10, **GPT_SIZES["base"])
     assert model.count_params() + (40_478 - 10) * 768 == 116_534_784
 
@@ -174,7 +174,7 @@ KINDS = ("openai-gpt", "gpt2")
 
 @pytest.fixture(params=KINDS)
 def released(request, tmp_path):
-    """A model of `transformers`, its folder, and what it gives."""
+    """A model of `transformers`, its folder, and its outputs."""
     transformers = pytest.importorskip("transformers")
     import torch
 
@@ -205,7 +205,7 @@ def test_reads_what_transformers_wrote(released):
 
 @pytest.mark.full
 def test_reads_old_folders(released):
-    """Without a model type, of torch's own files, from a wrapped model."""
+    """Old folders lack a model type, use torch's files, or hold a wrapped model."""
     import torch
     from safetensors.torch import load_file
 
@@ -236,7 +236,7 @@ def test_what_transformers_would_lower_case_is_said(tmp_path):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             save_gpt(tmp_path, gpt(tokenizer.text_size), tokenizer)
-        assert sum("lower-cases what" in str(w.message) for w in caught) == said
+        assert sum("lower-cases the texts" in str(w.message) for w in caught) == said
 
 
 @pytest.mark.full
@@ -253,7 +253,7 @@ def test_transformers_reads_what_we_wrote(released, tmp_path):
 
 
 def slices(folder, model, count=10):
-    """Ours as openai/finetune-transformer-lm keeps a GPT."""
+    """Returns our GPT in the format of openai/finetune-transformer-lm."""
     weights = {w.path: to_numpy(w) for w in model.weights}
     names = [name for name in weights if name.startswith("transformer")]
     order = ("attention/query_key_value/kernel", "attention/query_key_value/bias",
@@ -319,7 +319,7 @@ def test_refuses_files_that_do_not_fit(tmp_path):
     with pytest.raises(ValueError, match="without a gap"):
         load_gpt(folder, num_heads=2)
     (folder / "params_shapes.json").write_text("[[3, 2], [4, 2]]")
-    with pytest.raises(ValueError, match="twelve of each block. Received: 2 shapes"):
+    with pytest.raises(ValueError, match="twelve for each block. Received: 2 shapes"):
         load_gpt(folder)
     saved = tmp_path / "saved"
     save_gpt(saved, model)
@@ -332,9 +332,9 @@ def test_refuses_files_that_do_not_fit(tmp_path):
         ({"afn": "swish"}, "`afn` must be one of"),
         ({"n_head": None}, "`n_head` must be a whole number"),
         ({"n_layer": 2}, "unknown"),
-        ({"tie_word_embeddings": False}, "no such variant"),
-        ({"n_ctx": 3}, "no such variant: `n_ctx` must be None or"),
-        ({"auto_map": {"AutoModel": "a.B"}}, "no such variant: `auto_map` must be None"),
+        ({"tie_word_embeddings": False}, "this setting is not supported"),
+        ({"n_ctx": 3}, "not supported: `n_ctx` must be None or"),
+        ({"auto_map": {"AutoModel": "a.B"}}, "not supported: `auto_map` must be None"),
         ({"layer_norm_epsilon": "1e-5"}, "`layer_norm_epsilon` must be a number"),
     ):
         changed = {k: v for k, v in {**config, **change}.items() if v is not None}

@@ -1,4 +1,4 @@
-"""An encoder of one's own: one class that keeps the contract of `models.Encoder`."""
+"""A user's own encoder: one class that satisfies the contract of `models.Encoder`."""
 
 import json
 import os
@@ -24,7 +24,7 @@ Embedding = keras.layers.Embedding
 
 @keras.saving.register_keras_serializable("own")
 class GRUEncoder(Encoder):
-    """GRUs on top of each other, each reading in both directions."""
+    """Stacked bidirectional GRUs."""
 
     def __init__(
         self, vocabulary_size, num_layers, hidden_dim, dropout=0.1, trainable=True, dtype=None,
@@ -87,7 +87,7 @@ def test_is_saved_with_its_tokenizer(tmp_path):
     config = json.loads((tmp_path / "own" / "config.json").read_text())
     assert config["model"] == "own>GRUEncoder"
     (tmp_path / "own" / "config.json").write_text(json.dumps({**config, "model": "own>Other"}))
-    with pytest.raises(ValueError, match="import the module that defines it first.*'own>Other'"):
+    with pytest.raises(ValueError, match="first import the module that defines it.*'own>Other'"):
         keras_plm.load(tmp_path / "own")
 
 
@@ -165,13 +165,13 @@ def test_the_command_imports_its_class(table, tmp_path):
     command = ["-m", "keras_plm.cli", "run", *table, "--encoder", "letters", "--seeds", "1"]
     command += ["--learning-rates", "1e-2", "--epochs", "1"]
     done = run(*command)
-    assert done.returncode == 2 and "import the module that defines it first" in done.stderr
+    assert done.returncode == 2 and "first import the module that defines it" in done.stderr
     done = run(*command, "--method", "fine_tune", "--import", "my_encoder")
     assert done.returncode == 0, done.stderr
 
 
 def test_a_head_reads_the_inputs_of_its_encoder_only():
-    """The tokenizer also gives `segment_ids`, which this encoder does not have."""
+    """The tokenizer also returns `segment_ids`, which this encoder does not take."""
     encoder = GRUEncoder(len(TOKENIZER), num_layers=1, hidden_dim=8)
     head = Classifier(encoder, ["no", "yes"], tokenizer=TOKENIZER, dropout=0.0)
     first, second = head.predict(["a b c", "d e f"], probabilities=True)

@@ -1,4 +1,4 @@
-"""Word vectors as an encoder, and what they are asked."""
+"""Word vectors as an encoder, similar words and analogies."""
 
 import keras
 import numpy as np
@@ -35,7 +35,7 @@ def test_encoder_contract(encoder, tmp_path):
 def test_layers(tmp_path):
     ids = {"token_ids": np.array([[0, 3, 4], [9, 1, 5]], "int32")}
     check_layer(WordTable(10, 4), ids, tmp_path)
-    check_layer(Spelling(VOCABULARY, 3), ids, tmp_path, learns=False)  # ReLUs may be off
+    check_layer(Spelling(VOCABULARY, 3), ids, tmp_path, learns=False)  # ReLUs may be inactive
 
 
 def test_gives_the_vectors(encoder):
@@ -122,7 +122,7 @@ TAGGED = [Example([a, "apple", b], ["A", "O", "B"]) for a in ("king", "man")
 
 @pytest.mark.backend_neutral
 def test_what_could_not_be_loaded_is_not_saved(encoder, tmp_path):
-    with pytest.raises(ValueError, match="Keep another model with `model.save`.*Word2Vec"):
+    with pytest.raises(ValueError, match="Save other models with `model.save`.*Word2Vec"):
         keras_plm.save(tmp_path / "x", Word2Vec(encoder.vocabulary_size), encoder.tokenizer())
     assert not (tmp_path / "x").exists()
 
@@ -141,7 +141,7 @@ def test_heads_learn_from_word_vectors(encoder, tmp_path):
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     assert loaded.predict(["apple queen", "king"]) == ["queen", "king"]
     rows = compare_layers(encoder, tokenizer, TAGGED, Tagger, FeatureBased(epochs=1), seeds=1)
-    assert [row["layers"] for row in rows] == ["embeddings"]  # which is the last as well
+    assert [row["layers"] for row in rows] == ["embeddings"]  # the only layer
     pooled = extract_features(encoder, tokenizer, ["king man"], pool="mean")
     assert_close(pooled[0], VECTORS[[0, 2]].mean(axis=0), atol=1e-3)  # stored in float16
 
