@@ -1,1 +1,1 @@
-"""Lowest rank: atomic files, arrays, saving of models, checks of what users pass."""
+"""Lowest rank: atomic files, arrays, saving of models, checks of arguments."""

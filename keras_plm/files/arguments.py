@@ -4,7 +4,7 @@ import math
 import numbers
 import operator
 
-# How a bound compares, and how the rule states it.
+# The comparison of each bound, and its words in an error.
 _BOUNDS = {
     "least": (operator.ge, "{} or more"),
     "above": (operator.gt, "above {}"),
@@ -17,7 +17,7 @@ def check_type(value, name, kind, example):
     """Raises unless `value` is of a type.
 
     Raises:
-        TypeError: With an `example` of what is right.
+        TypeError: If it is not, with an `example` of a right value.
     """
     if not isinstance(value, kind):
         raise TypeError(
@@ -45,7 +45,7 @@ def check_number(value, name, **bounds):
         **bounds: `least` or `above`, and `most` or `below`.
 
     Raises:
-        TypeError: If it is no number; a bool is none.
+        TypeError: If it is not a number, or a bool.
         ValueError: If it is out of bounds, infinite or NaN.
 
     >>> check_number(1.5, "dropout", least=0, below=1)
@@ -78,5 +78,5 @@ def check_one_of(value, name, allowed):
 
 
 def explains(error):
-    """Whether an error is in the form of this library's: it says what was received."""
+    """Whether an error has the form of this library's errors, with `Received: `."""
     return isinstance(error, (ValueError, TypeError)) and "Received: " in str(error)

@@ -1,4 +1,4 @@
-"""Reading of weights in safetensors, torch and HDF5 files, checked against their size first."""
+"""Reading of weights in safetensors, torch and HDF5 files, after a check of their size."""
 
 import math
 import pickle
@@ -16,7 +16,7 @@ NUMBERS = FLOATS | {
     "BOOL": "?", "U8": "<u1", "I8": "<i1", "U16": "<u2", "I16": "<i2", "U32": "<u4", "I32": "<i4",
     "U64": "<u8", "I64": "<i8",
 }  # fmt: skip
-# Types of Keras' arrays that are no floats: quantized kernels, and the states of seeds.
+# Integer types of Keras' arrays: quantized kernels and the states of seeds.
 NOT_FLOATS = tuple(map(np.dtype, ("int8", "uint8", "uint32")))
 FORMATS = ("safetensors", "torch", "hdf5")
 ENDINGS = {
@@ -31,19 +31,19 @@ INTERRUPTED = "was its copy interrupted?"
 
 
 def read_weights(path, skip=None, format=None):
-    """The weights of a safetensors, torch or HDF5 file by their names, as float32.
+    """Reads the weights of a safetensors, torch or HDF5 file by their names, as float32.
 
     Args:
         path: The file.
-        skip: Function of a name that is true for arrays which are not read, whatever they hold.
-        format: One of `FORMATS`; by default that of the name's ending: `.safetensors`; `.bin`,
-            `.pt` or `.pth` of torch; `.h5` or `.hdf5`.
+        skip: Function of a name that returns True for arrays to skip; they may hold anything.
+        format: One of `FORMATS`; by default from the suffix: `.safetensors`; `.bin`, `.pt` or
+            `.pth` of torch; `.h5` or `.hdf5`.
 
     Raises:
         ImportError: If torch is needed and not installed.
-        ValueError: If it is no such file or not whole, or a weight is not of floating type or not
-            finite in float32.
-        OSError: If it may not be read.
+        ValueError: If it is not such a file or incomplete, or a weight is not of floating type or
+            not finite in float32.
+        OSError: If there is no permission to read it.
     """
     path = Path(path)
     format = format or ENDINGS.get(path.suffix)
@@ -62,10 +62,10 @@ def read_weights(path, skip=None, format=None):
 
 
 def as_weight(array, name, path):
-    """An array as float32, all of its values finite; `name` and `path` are for errors."""
+    """Converts an array to float32; raises unless all values are finite."""
     with np.errstate(over="ignore", invalid="ignore"):
         array = array.astype("float32", copy=False)
-        total = array.sum()  # finite only if all values are; three times as fast as `isfinite`
+        total = array.sum()  # finite only if all values are; three times faster than `isfinite`
     if not np.isfinite(total) and not np.isfinite(array).all():
         raise ValueError(
             f"{path}: weights must be finite in float32; did training diverge? "
@@ -75,7 +75,7 @@ def as_weight(array, name, path):
 
 
 def read_safetensors(path, types=FLOATS, skip=None):
-    """The arrays of a safetensors file as they are stored, and its metadata.
+    """Reads the arrays of a safetensors file in their stored types, and its metadata.
 
     Args:
         path: The file.
@@ -86,8 +86,8 @@ def read_safetensors(path, types=FLOATS, skip=None):
         `(arrays, metadata)`, two dicts.
 
     Raises:
-        ValueError: If it is no regular file, is not whole or has an array of another type.
-        OSError: If it may not be read.
+        ValueError: If it is not a regular file, is incomplete or has an array of another type.
+        OSError: If there is no permission to read it.
     """
     import ml_dtypes
 
@@ -108,7 +108,7 @@ def read_safetensors(path, types=FLOATS, skip=None):
             file.seek(begin + tensor["data_offsets"][0])
             count = math.prod(tensor["shape"])
             array = np.fromfile(file, "<u2" if stored == "bfloat16" else stored, count)
-            if len(array) != count:  # it was cut short meanwhile
+            if len(array) != count:  # the file became shorter in the meantime
                 raise _not_whole(path, "safetensors", f"{name!r} ends early")
             array = array.view(ml_dtypes.bfloat16) if stored == "bfloat16" else array
             arrays[name] = array.reshape(tensor["shape"])
@@ -116,7 +116,7 @@ def read_safetensors(path, types=FLOATS, skip=None):
 
 
 def _safetensors_header(file, size, path):
-    """`(where the values begin, {name: about a tensor}, metadata)`; all is checked by the size."""
+    """Returns `(start of the values, {name: tensor entry}, metadata)`, checked with the size."""
     length = int.from_bytes(file.read(8), "little")
     begin = 8 + length
     if size < 8 or begin > size or length > MOST_HEADER:
@@ -160,20 +160,20 @@ def _not_whole(path, kind, received):
 
 
 def _read_torch(path, skip):
-    """The arrays of a file that `torch.save` wrote; code in it is refused, not run."""
+    """Reads the arrays of a file of `torch.save`; raises for code in it and never runs it."""
     path = check_file(path)
     try:
         import torch
     except ImportError as error:
         raise ImportError(
-            f"{path} is one of torch's, which reads it under every backend: pip install torch. Or "
-            "let `transformers` write model.safetensors in its place."
+            f"{path} needs torch to read it, under every backend: pip install torch. Or write "
+            "model.safetensors with `transformers` instead."
         ) from error
     rule = f"{path} must hold tensors by name and nothing else: code in such a file is never run."
     _check_expansion(path, rule)
     try:
         tensors = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch's and pickle's own are many
+    except Exception as error:  # torch and pickle raise many types
         refused = isinstance(error, pickle.UnpicklingError)
         reason = str(error).split("\n")[0][:200] if refused else "damaged content"
         raise ValueError(f"{rule} Received: {type(error).__name__}, {reason}") from error
@@ -194,7 +194,7 @@ def _read_torch(path, skip):
                 f"{tensor.layout}, on {tensor.device.type}"
             )
         left -= tensor.numel() * tensor.element_size()
-        if left < 0:  # of one number that stands for many
+        if left < 0:  # one stored number expands to many
             raise ValueError(
                 f"{rule} Received: {name!r:.80} of shape {tuple(tensor.shape)}, more than the "
                 "file holds"
@@ -207,7 +207,7 @@ def _read_torch(path, skip):
 def _check_expansion(path, rule):
     """Raises if a ZIP archive expands to more than 50 times its size."""
     if not zipfile.is_zipfile(path):
-        return  # of torch before 1.6
+        return  # a file of torch before 1.6
     try:
         with zipfile.ZipFile(path) as archive:
             whole = sum(member.file_size for member in archive.infolist())
@@ -218,7 +218,7 @@ def _check_expansion(path, rule):
 
 
 def _is_bfloat16(item):
-    """Whether an array of an HDF5 file is one that Keras wrote of bfloat16, as two raw bytes."""
+    """Whether an array of an HDF5 file is Keras' bfloat16, written as two raw bytes."""
     return item.dtype == np.dtype("V2") and item.attrs.get("dtype") == "bfloat16"
 
 
@@ -238,7 +238,7 @@ def _read_hdf5(path, skip):
                 arrays[name] = item[...]
                 if _is_bfloat16(item):
                     arrays[name] = arrays[name].view(ml_dtypes.bfloat16)
-            except (OSError, RuntimeError, ValueError) as error:  # its compression is damaged
+            except (OSError, RuntimeError, ValueError) as error:  # damaged compression
                 raise _not_whole(path, "HDF5", f"{name!r:.80}, {error}") from error
     return arrays
 
@@ -248,10 +248,10 @@ def open_hdf5(path, content=None):
 
     Args:
         path: The file.
-        content: A file object with its bytes, if it lies in another file; `path` is for errors.
+        content: A file object with its bytes if it is inside another file; `path` is for errors.
 
     Raises:
-        ValueError: If it is no regular file or not whole.
+        ValueError: If it is not a regular file, or incomplete.
     """
     import h5py
 
@@ -264,11 +264,11 @@ def open_hdf5(path, content=None):
 
 
 def hdf5_arrays(file, path):
-    """The arrays of an open HDF5 file by their paths in it, not yet read.
+    """Returns the arrays of an open HDF5 file by their paths in it, not yet read.
 
     Raises:
-        ValueError: If one is damaged, larger than the file holds, stored in another file, or no
-            array of numbers.
+        ValueError: If an array is damaged, larger than the file, stored in another file, or not of
+            numbers.
     """
     import h5py
 
@@ -321,18 +321,18 @@ def hdf5_arrays(file, path):
         visit(file, "", 0)
     except _Refused as error:
         raise ValueError(str(error)) from None
-    except Exception as error:  # of a damaged file HDF5 raises many
+    except Exception as error:  # HDF5 raises many types for a damaged file
         raise _not_whole(path, "HDF5", _of_hdf5(error)) from error
     return arrays
 
 
 def text_attribute(file, name):
-    """A text that an open HDF5 file has as an attribute of fixed length, or `None`.
+    """Reads a text attribute of fixed length from an open HDF5 file; `None` if it is missing.
 
-    Text of variable length lies in a heap. HDF5 can read a damaged heap for ever.
+    Text of variable length is in a heap: reading a damaged heap can take HDF5 forever.
 
     Raises:
-        ValueError: If the attribute is of another kind, or no UTF-8.
+        ValueError: If the attribute is of another type, or not UTF-8.
     """
     import h5py
 
@@ -345,12 +345,12 @@ def text_attribute(file, name):
 
 
 def keras_shapes(arrays, path):
-    """The shapes of a Keras model's arrays, by their paths.
+    """Returns the shapes of a Keras model's arrays, by their paths.
 
     Scalars may be of any type: optimizers count their steps.
 
     Args:
-        arrays: As `hdf5_arrays` gives them.
+        arrays: A dict from `hdf5_arrays`.
         path: The file, for errors.
 
     Raises:
@@ -367,17 +367,17 @@ def keras_shapes(arrays, path):
 
 
 class _Refused(ValueError):
-    """One of ours, among those of HDF5."""
+    """An error of this module, distinct from those of HDF5."""
 
 
 def _of_hdf5(error):
-    """The message of an error of HDF5; of another, that it is damaged."""
+    """Returns the message of an HDF5 error; for other errors "damaged content"."""
     known = isinstance(error, (OSError, RuntimeError, KeyError)) and error.args
     return str(error.args[0])[:200] if known else "damaged content"
 
 
 def assign(variables, weights, path):
-    """Sets variables after checking all of them, so that a misfit changes nothing."""
+    """Sets variables after checking all of them: on an error nothing changes."""
     missing = [name for name in variables if name not in weights]
     extra = [name for name in weights if name not in variables]
     if missing or extra:

@@ -6,13 +6,13 @@ import platformdirs
 
 
 def cache_folder(name):
-    """A folder of this library in the user's cache folder; it may not exist yet.
+    """Returns a folder of this library in the user's cache folder; it may not exist yet.
 
     The folder follows the system's rules: `$XDG_CACHE_HOME/keras_plm` or `~/.cache/keras_plm` on
     Linux.
 
     Args:
-        name: The name of the folder, for example `"features"`.
+        name: Name of the folder, such as `"features"`.
 
     Returns:
         A `pathlib.Path`.

@@ -1,4 +1,4 @@
-"""Space on a disk: reserved or tried before what takes hours, so that a lack is known at once."""
+"""Disk space: reserved or tested before long work, to find a lack of it early."""
 
 import errno
 import os
@@ -6,12 +6,12 @@ import shutil
 import tempfile
 from pathlib import Path
 
-# A disk, a quota or the limit on the size of files does not allow more.
+# Errors of a full disk, a used quota and a limit on the size of files.
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def reserve(file, size):
-    """Makes an open file so many bytes long, with space on the disk for all of them.
+    """Sets the length of an open file to `size` bytes, and reserves disk space for it.
 
     Raises:
         OSError: If there is no space.
@@ -20,7 +20,8 @@ def reserve(file, size):
         try:
             os.posix_fallocate(file.fileno(), 0, size)
         except OSError as error:
-            if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):  # not on this file system
+            # These two mean that the file system does not support it.
+            if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
                 raise
     about = os.fstat(file.fileno())
     if shutil.disk_usage(file.fileno()).free + about.st_size < size:
@@ -29,14 +30,14 @@ def reserve(file, size):
 
 
 def try_to_write(folder, size=1 << 20):
-    """Raises unless so many bytes could be written in a folder now. Nothing of it stays.
+    """Raises unless a folder can be written and has room for `size` bytes. No file stays there.
 
     Args:
-        folder: The folder. It is made if needed.
+        folder: The folder. It is created if needed.
         size: The number of bytes.
 
     Raises:
-        OSError: If it cannot be written, or there is no space, with how much is free.
+        OSError: If the folder cannot be written or has no space; the message names the free space.
     """
     folder, free = Path(folder), ""
     try:

@@ -6,18 +6,18 @@ import json
 import keras
 import numpy as np
 
-# Arguments of a model that do not change its outputs: how it is called, computed or trained.
+# Arguments of a model that do not change its outputs.
 OTHER = ("name", "dtype", "trainable")
 
 
 def fingerprint(*things):
-    """A hash of models, tokenizers and plain values that changes when what they do changes."""
+    """Returns a hash of models, tokenizers and plain values that changes with their behaviour."""
     digest = hashlib.sha256()
     for thing in things:
         config = thing.get_config() if hasattr(thing, "get_config") else thing
         if isinstance(thing, keras.Model):
             config = {name: value for name, value in config.items() if name not in OTHER}
-            if config.get("causal") is False:  # so that the hashes of published results hold
+            if config.get("causal") is False:  # keeps the hashes of published results valid
                 del config["causal"]
         digest.update(json.dumps(config, sort_keys=True, default=str).encode())
         for weight in getattr(thing, "weights", ()):

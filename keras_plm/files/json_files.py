@@ -1,16 +1,16 @@
-"""Reading of JSON whose shape is stated next to the class that reads it.
+"""Reading of JSON, checked against a shape; each reader states its shape.
 
 A shape is one of these:
 
 - a type: `str`, `bool`, `int` (a whole number), `float` (any finite number), `dict`, `list`, or
   `object` for any value; `None` for null
 - `(shape, shape)`: one of several shapes
-- `[shape]`: a list of such
-- `{str: shape}`: an object with any keys and such values
-- `{"key": shape, "other?": shape}`: an object with these keys, those that end in `?` optional;
-  further keys are allowed
-- `OneOf(values)`: one of some values; `Whole(least, most)`, `Within(least, most)`: a whole number
-  or any number within bounds
+- `[shape]`: a list of values of this shape
+- `{str: shape}`: an object with any keys and values of this shape
+- `{"key": shape, "other?": shape}`: an object with these keys; keys that end in `?` are optional,
+  and other keys are allowed
+- `OneOf(values)`: one of several values; `Whole(least, most)`, `Within(least, most)`: a whole
+  number, or any number, within bounds
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ _WORDS = {
 
 @dataclasses.dataclass(frozen=True)
 class OneOf:
-    """The shape of one of some values."""
+    """The shape of one of several values."""
 
     values: tuple
 
@@ -70,41 +70,41 @@ class Within:
 
 
 def read_json(path, shape=object, most=1 << 30, description="", nan=False):
-    """The value of a JSON file.
+    """Reads the value of a JSON file.
 
     Args:
         path: The file.
-        shape: What it must hold, see this module.
-        most: The most bytes that it may have.
-        description: What the file is, for the error if there is none.
-        nan: Whether `NaN` and `Infinity` are allowed, which are no JSON.
+        shape: Shape of the value, see this module.
+        most: Largest number of bytes of the file.
+        description: Description of the file, for the error if it is missing.
+        nan: Whether to allow `NaN` and `Infinity`, which standard JSON does not.
 
     Raises:
-        ValueError: If it is no regular file, is too large, is not JSON, or holds anything else.
-        OSError: If it may not be read.
+        ValueError: If it is not a regular file, is too large, is not JSON, or has another shape.
+        OSError: If there is no permission to read it.
     """
     return parse_json(read_text(path, most, description), path, shape, nan)
 
 
 def parse_json(text, where, shape=object, nan=False):
-    """The value of JSON text.
+    """Parses JSON text.
 
     Args:
         text: The text.
-        where: Its file, or file and line, which errors begin with.
-        shape: What it must hold, see this module.
-        nan: Whether `NaN` and `Infinity` are allowed, which are no JSON.
+        where: Its file, or file and line, at the start of errors.
+        shape: Shape of the value, see this module.
+        nan: Whether to allow `NaN` and `Infinity`, which standard JSON does not.
 
     Raises:
-        ValueError: If it is not JSON, or holds anything else.
+        ValueError: If it is not JSON, or has another shape.
     """
     options = {} if nan else {"parse_constant": _no_number, "parse_float": _finite}
     try:
         value = json.loads(text, object_pairs_hook=_object, **options)
-        if re.search(r"\\u[dD][89a-fA-F]", text):  # half of a pair, which no text can hold
+        if re.search(r"\\u[dD][89a-fA-F]", text):  # half of a pair is not valid text
             json.dumps(value, ensure_ascii=False).encode()
     except RecursionError as error:
-        raise ValueError(f"{where} must be JSON. Received: lists or objects in hundreds") from error
+        raise ValueError(f"{where} must be JSON. Received: hundreds of nested values") from error
     except UnicodeEncodeError as error:
         raise ValueError(f"{where} must be JSON. Received: half of a surrogate pair") from error
     except json.JSONDecodeError as error:
@@ -120,7 +120,7 @@ def parse_json(text, where, shape=object, nan=False):
 
 
 def check_shape(value, shape, where):
-    """Raises a ValueError unless a value that JSON gave has a shape; the first misfit is named."""
+    """Raises a ValueError that names the first misfit, unless a JSON value has a shape."""
     misfit = _misfit(value, shape, "")
     if misfit is not None:
         place, wanted, received = misfit
@@ -129,11 +129,11 @@ def check_shape(value, shape, where):
 
 
 def _misfit(value, shape, place):
-    """`(place, what must be there, what is there)` of the first misfit, or `None`."""
+    """Returns `(place, expected, received)` of the first misfit, or `None`."""
     if isinstance(shape, tuple):
         if any(_misfit(value, one, place) is None for one in shape):
             return None
-        # The misfit within the one whose kind fits says more.
+        # The misfit inside the shape of the same type is more specific.
         for one in shape:
             if isinstance(one, (dict, list)) and isinstance(value, type(one)):
                 return _misfit(value, one, place)
@@ -180,7 +180,7 @@ def _words(shape):
 
 
 def shown(value, most=60):
-    """A value of JSON in an error, cut to so many characters."""
+    """Formats a JSON value for an error, cut to `most` characters."""
     if isinstance(value, (list, dict)):
         kind = "a list" if isinstance(value, list) else "an object"
         return f"{kind} of {len(value)}"
@@ -198,7 +198,7 @@ def _object(pairs):
 
 
 def _no_number(name):
-    raise ValueError(f"{name}, which is no number")
+    raise ValueError(f"{name}, which is not a number")
 
 
 def _finite(text):

@@ -1,4 +1,4 @@
-"""One writer at a time for a file or folder, over processes of one machine."""
+"""Locks for one writer at a time of a file or folder, among the processes of a machine."""
 
 import contextlib
 import json
@@ -14,18 +14,18 @@ from filelock import FileLock, Timeout
 def one_writer(path, wait=False):
     """Holds the lock of a file or folder during the block.
 
-    The lock is the file `.NAME.lock` next to it, or `.lock` in a folder whose own folder cannot be
+    The lock is the file `.NAME.lock` next to it, or `.lock` in the folder if its parent cannot be
     written. It is removed at the end. A killed process leaves the file, but no lock: the system
-    frees the lock of a process that ends, however it ends. A thread that holds the lock may take it
-    again, so that a writer may call another one.
+    frees the locks of a process when it ends. A thread that holds the lock may take it again: a
+    writer may call another one.
 
     Args:
-        path: The file or folder that is to be written. It need not exist.
-        wait: Whether to wait for another writer. Otherwise there must be none.
+        path: The file or folder to write. It need not exist.
+        wait: If True, wait for another writer. If False, raise if there is one.
 
     Raises:
-        ValueError: If another process or thread writes it, with who holds the lock.
-        OSError: If the folder around it cannot be written.
+        ValueError: If another process or thread writes it; the message names the holder.
+        OSError: If the parent folder cannot be written.
     """
     path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -41,20 +41,20 @@ def one_writer(path, wait=False):
         ) from error
     try:
         holder = {"process": os.getpid(), "host": socket.gethostname(), "since": time.time()}
-        with contextlib.suppress(OSError):  # a full disk: the lock holds, the holder has no name
+        with contextlib.suppress(OSError):  # a full disk: the lock holds without a name in it
             file.write_text(json.dumps(holder))
         yield
     finally:
         if lock.lock_counter == 1:
-            # While it is held: who opened the file before and gets its lock then sees that it has
-            # no name any more, and tries anew.
+            # Remove the file while the lock is held: a process that opened it before and then
+            # gets its lock sees that the file has no name, and retries.
             with contextlib.suppress(OSError):
                 file.unlink()
         lock.release()
 
 
 def _holder(file):
-    """Who holds a lock, as far as its file says it."""
+    """Returns a text that names the holder of a lock, from its file."""
     try:
         holder = json.loads(file.read_text())
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(holder["since"]))

@@ -1,7 +1,7 @@
-"""Sizes and checksums of the files of a folder, which bind them together.
+"""Sizes and checksums of the files of a folder, to verify that they belong together.
 
-Sizes are compared whenever a folder is opened: a file that is cut short or longer is found at once.
-Checksums are compared on demand, because they read every byte.
+Opening a folder compares sizes: it finds a file that is truncated or longer. Checksums are compared
+on demand, because they read every byte.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ SHAPE = {str: {"bytes": Whole(), "sha256": str}}
 
 
 def describe_files(folder, names):
-    """The size and the checksum of each of some files.
+    """Returns the size and the checksum of each file.
 
     Returns:
         `{name: {"bytes": ..., "sha256": ...}}`, for JSON; its shape is `SHAPE`.
@@ -25,7 +25,7 @@ def describe_files(folder, names):
 
 
 def file_sha256(path):
-    """The SHA-256 of a file, in hexadecimal digits."""
+    """Returns the SHA-256 of a file, in hexadecimal digits."""
     with open(check_file(path), "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -35,12 +35,12 @@ def check_files(folder, described, checksums=False, repair="Copy or build it aga
 
     Args:
         folder: The folder.
-        described: What `describe_files` gave, read from a file. A name must have no folder.
-        checksums: Whether to compare checksums, too.
-        repair: The fix that an error names.
+        described: A dict from `describe_files`, read from a file. Names must not have a folder.
+        checksums: Whether to compare also checksums.
+        repair: The fix in an error.
 
     Raises:
-        ValueError: If a file is missing, has another size or other content.
+        ValueError: If a file is missing, or has another size or other content.
     """
     for name, about in described.items():
         if name != name.replace("\\", "/").rpartition("/")[2] or name in ("", ".", ".."):

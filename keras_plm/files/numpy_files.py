@@ -1,4 +1,4 @@
-"""Reading of NumPy's `.npy` and `.npz` files, whose headers are compared with their sizes first."""
+"""Reading of NumPy's `.npy` and `.npz` files, after a check of headers and sizes."""
 
 import io
 import math
@@ -10,42 +10,42 @@ import numpy as np
 
 from keras_plm.files.opening import EXPANSION_FROM, MOST_EXPANSION, check_file
 
-# Kinds of `numpy.dtype.kind`; objects, which pickle reads, are never among them.
+# Kinds of `numpy.dtype.kind`, never objects: pickle would read them.
 NUMBERS = "fiub"
 
 
 def read_npy(path, kinds=NUMBERS, memory_map=False):
-    """The array of an `.npy` file, in C order.
+    """Reads the array of an `.npy` file, in C order.
 
     Args:
         path: The file.
-        kinds: What its type must be of, by `numpy.dtype.kind`.
-        memory_map: Whether to map the file into memory, read-only, and not to read it.
+        kinds: Allowed kinds of its type, see `numpy.dtype.kind`.
+        memory_map: If True, map the file into memory, read-only, instead of reading it.
 
     Raises:
-        ValueError: If it is no whole `.npy` file, is in Fortran order or of another kind.
-        OSError: If it may not be read.
+        ValueError: If it is not a complete `.npy` file, is in Fortran order or of another kind.
+        OSError: If there is no permission to read it.
     """
     path = check_file(path)
     with open(path, "rb") as file:
         shape, dtype, begin = _header(file, path.stat().st_size, kinds, path)
         if not memory_map:
             return np.fromfile(file, dtype, math.prod(shape)).reshape(shape)
-    if not math.prod(shape):  # which cannot be mapped
+    if not math.prod(shape):  # an empty array cannot be mapped
         return np.zeros(shape, dtype)
     return np.memmap(path, dtype, "r", begin, shape)
 
 
 def read_npz(file, where, kinds=NUMBERS):
-    """The arrays of an `.npz` file by their names.
+    """Reads the arrays of an `.npz` file by their names.
 
     Args:
         file: Its path or its bytes.
-        where: What errors begin with.
+        where: Start of errors.
         kinds: As in `read_npy`.
 
     Raises:
-        ValueError: If it is no whole `.npz` file, or expands to more than 50 times its size.
+        ValueError: If it is not a complete `.npz` file, or expands to more than 50 times its size.
     """
     file = io.BytesIO(file) if isinstance(file, bytes) else check_file(file)
     arrays = {}
@@ -71,7 +71,7 @@ def read_npz(file, where, kinds=NUMBERS):
     except ValueError as error:
         if str(where) in str(error):
             raise
-        # An offset before the file, or a name that is no text.
+        # An offset before the file, or a name that is not text.
         raise ValueError(f"{where} must be a whole .npz file. Received: {error}") from error
     except OSError as error:
         raise ValueError(f"{where} could not be read. Received: {error.strerror}") from error
@@ -79,7 +79,7 @@ def read_npz(file, where, kinds=NUMBERS):
 
 
 def _check_text(flat, where):
-    """Raises unless an array of text holds characters; NumPy takes any numbers for them."""
+    """Raises unless an array of text holds characters; NumPy accepts any numbers."""
     if flat.dtype.kind == "U" and flat.dtype.itemsize:
         numbers = flat.view(np.dtype("u4").newbyteorder(flat.dtype.byteorder))
         if numbers.size and numbers.max() > sys.maxunicode:
@@ -89,7 +89,7 @@ def _check_text(flat, where):
 
 
 def _header(file, size, kinds, where):
-    """`(shape, dtype, where the values begin)` of an `.npy` file of so many bytes."""
+    """Returns `(shape, dtype, offset of the values)` of an `.npy` file of `size` bytes."""
     readers = {
         (1, 0): np.lib.format.read_array_header_1_0,
         (2, 0): np.lib.format.read_array_header_2_0,
@@ -98,7 +98,7 @@ def _header(file, size, kinds, where):
         read = readers[np.lib.format.read_magic(file)]
         shape, fortran, dtype = read(file)
         begin = file.tell()
-    except Exception as error:  # the header is Python source, with errors of its parser
+    except Exception as error:  # the header is Python source: its parser raises many types
         raise ValueError(
             f"{where} must be a whole .npy file. Received: a damaged header"
         ) from error

@@ -1,4 +1,4 @@
-"""Opening of files to read: regular files only, with a bound on what compressed ones expand to."""
+"""Opening of regular files for reading, with a bound on the expansion of compressed files."""
 
 import errno
 import gzip
@@ -26,13 +26,13 @@ def check_file(path, description=""):
 
     Args:
         path: The path.
-        description: What the file is, for the error, as `"written by keras_plm.save"`.
+        description: Description of the file for the error, such as `"written by keras_plm.save"`.
 
     Returns:
         The path as a `pathlib.Path`.
 
     Raises:
-        ValueError: If it is missing, or anything but a regular file.
+        ValueError: If the file is missing or not a regular file.
     """
     path = Path(path)
     what = f"{path} {description}".rstrip()
@@ -40,11 +40,11 @@ def check_file(path, description=""):
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError) as error:
         raise ValueError(f"No file {what}. Received: {os.fspath(path)!r}") from error
-    except OSError as error:  # a loop of links, or a folder that may not be read
+    except OSError as error:  # a loop of links, or a folder without permission
         reason = "a loop of links" if error.errno == errno.ELOOP else error.strerror
         raise ValueError(f"{what} could not be opened. Received: {reason}") from error
     except ValueError as error:  # a null character
-        raise ValueError(f"No file {path!r:.200}. Received: a path that no file has") from error
+        raise ValueError(f"No file {path!r:.200}. Received: an impossible path") from error
     if not stat.S_ISREG(mode):
         kind = _KINDS.get(stat.S_IFMT(mode), "a special file")
         raise ValueError(f"{what} must be a regular file. Received: {kind}")
@@ -52,16 +52,16 @@ def check_file(path, description=""):
 
 
 def open_bytes(path, packed=None):
-    """Opens a regular file for reading bytes, unpacked where it is a gzip file.
+    """Opens a regular file for reading bytes; a gzip file is unpacked.
 
     Args:
         path: The path.
-        packed: Whether it is one; by default if its name ends in `.gz`.
+        packed: Whether it is a gzip file; by default True if its name ends in `.gz`.
 
     Raises:
-        ValueError: If it is no regular file; on reading, if a gzip file expands to more than 50
+        ValueError: If it is not a regular file. On reading, if a gzip file expands to more than 50
             times its size.
-        OSError: If it may not be read.
+        OSError: If there is no permission to read it.
     """
     path = check_file(path)
     if not (path.suffix == ".gz" if packed is None else packed):
@@ -70,11 +70,11 @@ def open_bytes(path, packed=None):
 
 
 def read_bytes(path, most=1 << 30, description=""):
-    """The bytes of a regular file of at most so many.
+    """Reads a regular file of at most `most` bytes.
 
     Raises:
-        ValueError: If it is no regular file, or larger.
-        OSError: If it may not be read.
+        ValueError: If it is not a regular file, or larger.
+        OSError: If there is no permission to read it.
     """
     path = check_file(path, description)
     size = path.stat().st_size
@@ -86,17 +86,17 @@ def read_bytes(path, most=1 << 30, description=""):
 
 
 def read_text(path, most=1 << 30, description=""):
-    """The text of a UTF-8 file of at most so many bytes, without a byte order mark.
+    """Reads a UTF-8 text file of at most `most` bytes, without a byte order mark.
 
     Raises:
-        ValueError: If it is no regular file, larger, or not UTF-8; then with the line.
-        OSError: If it may not be read.
+        ValueError: If it is not a regular file, larger, or not UTF-8, with the line.
+        OSError: If there is no permission to read it.
     """
     return as_text(read_bytes(path, most, description), path)
 
 
 def as_text(content, path):
-    """The text of bytes in UTF-8, without a byte order mark; `path` is for errors."""
+    """Decodes bytes in UTF-8, without a byte order mark; `path` is for errors."""
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -108,7 +108,7 @@ def as_text(content, path):
 
 
 class _Unpacked(io.RawIOBase):
-    """The bytes of a gzip file, which stop where they are too many for its size."""
+    """The bytes of a gzip file; reading raises if they are too many for its size."""
 
     def __init__(self, path):
         super().__init__()

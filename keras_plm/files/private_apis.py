@@ -1,12 +1,12 @@
 """Private functions of Keras and torch that the library uses, each with its fallback.
 
-`PRIVATE_APIS` lists every such name, and a test compares it with the source. The functions below
-are the only callers of those that have a fallback here.
+`PRIVATE_APIS` lists every such name, and a test compares it with the source. Names with a fallback
+here have no other callers than the functions below.
 """
 
 import keras
 
-# The versions on which every entry was checked.
+# The versions with which every entry was checked.
 VERSIONS = {"keras": "3.15", "torch": "2.13"}
 
 OVERRIDE = "none: Keras calls it; the tests of the optimizers compare with NumPy"
@@ -38,7 +38,7 @@ PRIVATE_APIS = {
 
 
 def every_layer(model):
-    """A layer and all layers in it, at any depth, each once."""
+    """Returns a layer and all layers in it, at any depth, each once."""
     if hasattr(model, "_flatten_layers"):
         return list(model._flatten_layers())
     found, waiting = {}, [model]
@@ -56,7 +56,7 @@ def every_layer(model):
 
 
 def build_for_training(model, batch):
-    """Makes the variables of a compiled model's optimizer and metrics.
+    """Creates the variables of a compiled model's optimizer and metrics.
 
     Args:
         model: A compiled `keras.Model`.
@@ -71,7 +71,7 @@ def build_for_training(model, batch):
 
 
 def norms(tensors):
-    """The Euclidean norm of each of a list of torch tensors, a list of tensors ()."""
+    """Returns the Euclidean norm of each torch tensor of a list, a list of tensors ()."""
     import torch
 
     if hasattr(torch, "_foreach_norm"):
@@ -80,17 +80,17 @@ def norms(tensors):
 
 
 def adamw_step(weights, gradients, means, squares, *, step, lr, beta1, beta2, decay, eps, scale):
-    """One step of AdamW on lists of torch tensors, in place.
+    """Takes a step of AdamW on lists of torch tensors, in place.
 
         g = g / scale,  w = w - lr decay w,  m = β1 m + (1 - β1) g,  v = β2 v + (1 - β2) g²,
         w = w - lr (m / (1 - β1^t)) / (sqrt(v / (1 - β2^t)) + eps).
 
     Args:
         weights, gradients, means, squares: Lists of tensors of the same shapes: w, g, m, v.
-        step: () t, float32. A large one leaves out both corrections.
-        lr: (), the learning rate.
+        step: () t, float32. A large value makes both bias corrections 1.
+        lr: () learning rate.
         beta1, beta2, decay, eps: Numbers.
-        scale: () what gradients are divided by, or `None`.
+        scale: () divisor of the gradients, or `None`.
     """
     import torch
 
@@ -123,14 +123,14 @@ def adamw_step(weights, gradients, means, squares, *, step, lr, beta1, beta2, de
 
 
 def adagrad_step(weights, gradients, sums, *, lr, eps):
-    """One step of AdaGrad on lists of torch tensors, in place.
+    """Takes a step of AdaGrad on lists of torch tensors, in place.
 
         s = s + g²,  w = w - lr g / (sqrt(s) + eps).
 
     Args:
         weights, gradients, sums: Lists of tensors of the same shapes: w, g, s.
-        lr: A float, the learning rate.
-        eps: Added to the root.
+        lr: Learning rate, a float.
+        eps: Number added to the root.
     """
     import torch
 

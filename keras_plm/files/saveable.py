@@ -1,4 +1,4 @@
-"""Saving of models: in formats that load, and quantized as they are; checks of their files."""
+"""Saving of models, also quantized, in formats that load, and checks of their files."""
 
 import io
 import os
@@ -17,22 +17,23 @@ QUANTIZED = "quantization"  # in a file of weights: the mode of each layer, if a
 
 
 class Saveable:
-    """Lets a Keras model's file hold quantized layers, and refuses formats that do not load.
+    """Saves quantized layers of a Keras model, and raises for formats that do not load.
 
-    Models are rebuilt of their constructor's arguments, which know nothing of `quantize("int8")`:
-    the modes of all layers stand in the file of weights, and are restored before the weights are.
+    Models are rebuilt from the arguments of their constructor. These do not include
+    `quantize("int8")`: the file of weights holds the modes of all layers, restored before the
+    weights.
     """
 
     def save(self, filepath, *args, **kwargs):
-        """As `keras.Model.save`, as `.keras`.
+        """Saves the model as `keras.Model.save` does, as `.keras`.
 
         Raises:
-            ValueError: If the file's name ends in `.h5` or `.hdf5`, from which no model loads.
+            ValueError: If the file's name ends in `.h5` or `.hdf5`: no model loads from them.
         """
         if os.fspath(filepath).endswith((".h5", ".hdf5")):
             raise ValueError(
-                "A model must be saved as `.keras`: the format `.h5` does not load it again. "
-                f"Weights alone go to `save_weights('name.weights.h5')`. Received: {filepath!r}"
+                "A model must be saved as `.keras`: the format `.h5` does not load it. "
+                f"Save only weights by `save_weights('name.weights.h5')`. Received: {filepath!r}"
             )
         return super().save(filepath, *args, **kwargs)
 
@@ -55,25 +56,25 @@ class Saveable:
                 if mode and not layer.quantization_mode:
                     layer.quantize(mode, type_check=False)
             if hasattr(self, "_post_quantize"):
-                self._post_quantize("int8")  # on torch, forgets the weights that went
+                self._post_quantize("int8")  # on torch, drops the replaced weights
             store = {name: store[name] for name in store.keys() if name != QUANTIZED}
         super().load_own_variables(store)
 
 
 def check_model_file(path):
-    """Raises unless a file of Keras' is whole: a model, `.keras`, or weights, `.h5`.
+    """Checks that a file of Keras is complete: a model, `.keras`, or weights, `.h5`.
 
-    Nothing in it is built or run.
+    It builds and runs nothing in the file.
 
     Args:
         path: The file.
 
     Returns:
-        `(config, shapes)`: the configuration of a model, `None` of weights; and the shapes of all
+        `(config, shapes)`: the configuration of a model, `None` for weights; and the shapes of all
         arrays by their paths.
 
     Raises:
-        ValueError: If it is no regular file, is damaged, or holds arrays of whole numbers.
+        ValueError: If it is not a regular file, is damaged, or holds arrays of whole numbers.
     """
     path = check_file(path)
     if path.suffix == ".keras":
@@ -112,7 +113,7 @@ CONFIG, ARRAYS = "config.json", "model.weights.h5"  # in a `.keras` file
 
 
 class _Damaged(ValueError):
-    """One of ours, among those of ZIP."""
+    """An error of this module, distinct from those of ZIP."""
 
 
 def _no_model(path, received):
@@ -120,9 +121,9 @@ def _no_model(path, received):
 
 
 def described_error(error):
-    """The end of a message for an error that Keras raises on damaged content.
+    """Returns the end of a message for an error that Keras raises on damaged content.
 
-    Errors in our form are quoted; others are of no use without the code that raises them.
+    It quotes errors in this library's form; others are useless without the code that raises them.
     """
     text = " ".join(str(error).split())
     if explains(error) and len(text) < 600:
@@ -131,5 +132,5 @@ def described_error(error):
 
 
 def _leaves(model):
-    """The layers that hold no others, in an order that a copy of the model has too."""
+    """Returns the layers without sublayers, in an order that a copy of the model shares."""
     return [x for x in every_layer(model) if len(every_layer(x)) == 1]

@@ -6,20 +6,20 @@ from typing import Any
 import keras
 import numpy as np
 
-# Tensor of Keras or of its backend, or a NumPy array; in type hints.
+# Type hint of a tensor of Keras or of its backend, or of a NumPy array.
 Tensor = keras.KerasTensor | Any
-MISSING_TYPES = ("NAType", "NaTType")  # of pandas, which this library does not import
+MISSING_TYPES = ("NAType", "NaTType")  # of pandas; this library does not import it
 
 
 def is_missing(value):
-    """Whether a value stands for no value: `None`, NaN or pandas' `NA`."""
+    """Whether a value is missing: `None`, NaN or pandas' `NA`."""
     if isinstance(value, (float, np.floating)):
         return bool(np.isnan(value))
     return value is None or type(value).__name__ in MISSING_TYPES
 
 
 def plain(value):
-    """A Python scalar of a NumPy scalar or an array without axes; other values as they are."""
+    """Converts a NumPy scalar or an array without axes to a Python scalar; others stay."""
     if isinstance(value, np.generic) or (hasattr(value, "item") and np.ndim(value) == 0):
         return value.item()
     if hasattr(value, "__array__") and not hasattr(value, "item") and np.ndim(value) == 0:
@@ -28,15 +28,15 @@ def plain(value):
 
 
 def as_list(values, name, of="values"):
-    """The items of a sequence as a list of Python values, in their order.
+    """Converts a sequence to a list of Python values, in their order.
 
-    A column of a table is read by position, whatever its index.
+    A column of a table is read by position, not by its index.
 
     Args:
         values: A list, tuple, array, tensor, generator, or a column of pandas, polars, pyarrow or
             `datasets`.
         name: Name of the argument, for errors.
-        of: What the items are, for errors.
+        of: Name of the items, for errors.
 
     Raises:
         ValueError: If it is a single string, has no order, or is a table of several columns.
@@ -61,10 +61,10 @@ def as_list(values, name, of="values"):
 
 
 def as_names(values, name):
-    """A list of different names, as labels or columns.
+    """Converts a sequence to a list of different names, such as labels or columns.
 
     Raises:
-        ValueError: As `as_list`; and if a name stands twice or is missing.
+        ValueError: As `as_list`, and if a name occurs twice or is missing.
 
     >>> as_names(("b", "a"), "labels")
     ['b', 'a']
@@ -72,7 +72,7 @@ def as_names(values, name):
     names, seen = as_list(values, name, "names"), set()
     for i, item in enumerate(names):
         if is_missing(item):
-            raise ValueError(f"No name in `{name}` may be missing. Received: {item!r} at {i}")
+            raise ValueError(f"Every name in `{name}` must be given. Received: {item!r} at {i}")
         if item in seen:
             raise ValueError(
                 f"Every name in `{name}` must be unique. "
@@ -83,11 +83,11 @@ def as_names(values, name):
 
 
 def as_text(value, place="", words=True):
-    """A string or a list of words, as the user passed it in any sequence.
+    """Converts a text to a string or a list of words.
 
     Args:
-        value: The text.
-        place: Where it stands, for errors, as `"row 3 of `texts`"`.
+        value: The text, a string or any sequence of words.
+        place: Place of the text, for errors, such as `"row 3 of `texts`"`.
         words: Whether it may be a list of words.
 
     Raises:
@@ -101,33 +101,33 @@ def as_text(value, place="", words=True):
         for i, word in enumerate(found):
             if not isinstance(word, str):
                 raise ValueError(
-                    "A word is a string, and a text is a string or a list of words. "
+                    "A word must be a string, and a text a string or a list of words. "
                     f"Received: {word!r:.60} of {type(word).__name__} as word {i}{where}"
                 )
         return found
-    rule = "A text is a string or a list of words" if words else "A text is a string"
+    rule = "A text must be a string or a list of words" if words else "A text must be a string"
     if is_missing(value):
         rule += ": leave rows without a text out"
     raise ValueError(f"{rule}. Received: {value!r:.60} of {type(value).__name__}{where}")
 
 
 def _is_plain_text(value):
-    """True for a string and a list of strings, which need no conversion."""
+    """Whether a value is a string or a list of strings, which need no conversion."""
     return type(value) is str or (type(value) is list and all(type(word) is str for word in value))
 
 
 def as_texts(values, name="texts", words=True, tuples=True):
-    """A list of texts; an item with a `text` of its own, as an `Example`, stays as it is.
+    """Converts a sequence to a list of texts; items with a `text`, such as `Example`, stay.
 
     Args:
         values: A sequence of texts.
         name: Name of the argument, for errors.
         words: Whether a text may be a list of words.
-        tuples: Whether words may be a tuple or a row of a 2-D array, which elsewhere may be meant
-            as a pair of texts.
+        tuples: Whether words may be a tuple or a row of a 2-D array. If False, these raise: they
+            may be meant as a pair of texts.
 
     Raises:
-        ValueError: As `as_list`; and if a text is missing or no text, with the number of its row.
+        ValueError: As `as_list`, and if a text is missing or something else, with its row.
 
     >>> as_texts(np.array(["a b", "c"]))
     ['a b', 'c']
@@ -152,17 +152,17 @@ def as_texts(values, name="texts", words=True, tuples=True):
 
 
 def as_rows(values, name):
-    """N rows of numbers as an array, or as a list of N arrays of unequal lengths.
+    """Converts N rows of numbers to an array, or to a list of N arrays of unequal lengths.
 
     Raises:
-        ValueError: As `as_list`; and if a number is missing, with its row.
+        ValueError: As `as_list`, and if a number is missing, with its row.
     """
     if hasattr(values, "to_numpy") and not hasattr(values, "columns"):
         values = values.to_numpy()
     if hasattr(values, "detach"):  # torch's tensors, also those of a GPU
         values = values.detach().cpu()
     if isinstance(values, (list, tuple)):
-        rows = list(values)  # whose types say how targets are computed
+        rows = list(values)  # keep the types: they decide how targets are computed
     else:
         rows = np.asarray(values) if hasattr(values, "__array__") else as_list(values, name, "rows")
     if isinstance(rows, np.ndarray) and rows.ndim and rows.dtype != object:
@@ -180,7 +180,7 @@ def as_rows(values, name):
 
 
 def are_texts(x):
-    """Whether a model is given texts and no arrays; and what it is given, read no further."""
+    """Returns whether the inputs of a model are texts, not arrays, and the inputs unread."""
     if isinstance(x, np.ndarray):
         return x.dtype.kind in "OUT", x
     if isinstance(x, (list, tuple)) and len(x):
@@ -195,12 +195,12 @@ def are_texts(x):
         return False, x
     if any(hasattr(x, name) for name in ("tolist", "to_pylist", "columns")):
         return True, x
-    if hasattr(x, "__next__"):  # a generator, which cannot be read twice
+    if hasattr(x, "__next__"):  # a generator cannot be read twice
         start = list(itertools.islice(x, 1))
         x = (item for item in itertools.chain(start, x))
     elif hasattr(x, "__getitem__"):
         start = list(itertools.islice(iter(x), 1))
-    else:  # a data set, which may be expensive to read
+    else:  # a data set may be expensive to read
         return False, x
     first = start[0] if start else None
     words = isinstance(first, (list, tuple)) and all(isinstance(word, str) for word in first)

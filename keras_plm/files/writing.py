@@ -1,8 +1,8 @@
 """Atomic writing of files and folders: under a temporary name, then renamed.
 
-A temporary name ends in the process id, a random part and `.tmp`, and is made exclusively: several
-processes and threads may write the same path, and the last one to finish wins. A reader never sees
-a partial file, nor a part of one save next to a part of another.
+A temporary name ends in the process id, a random part and `.tmp`, and is created exclusively.
+Several processes and threads may write the same path, and the last one to finish wins. A reader
+never sees a partial file, nor files of two different saves.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from pathlib import Path
 
 from keras_plm.files.locks import one_writer
 
-# Why a file could not be written where that is not its own fault, and the fix.
+# Reasons of the system why a file cannot be written, and the fix of each.
 NO_ROOM = {
     errno.ENOSPC: ("the disk is full", "Free some space, or name a path on another disk."),
     errno.EDQUOT: ("the quota is used up", "Free some space, or name a path of a larger quota."),
@@ -28,24 +28,25 @@ NO_ROOM = {
     errno.EROFS: ("the file system is read-only", "Name a path that can be written."),
 }
 PATIENCE = 60  # seconds that a reader waits for a save to end
-WHOLE = re.compile(r"save\.[0-9a-f]{32}\.whole")  # a folder of files that have only to be moved
+WHOLE = re.compile(r"save\.[0-9a-f]{32}\.whole")  # a folder of complete files, still to be moved
 
 
 @contextlib.contextmanager
 def replacing(path, suffix="", needed=None):
-    """A temporary path, renamed onto `path` if the block ends without an error.
+    """Yields a temporary path, and renames it onto `path` if the block ends without an error.
 
-    On an error or interrupt, the temporary file is removed and `path` stays as it is. A link stays
-    a link, to a new file of the old one's mode; the mode of a new file follows the umask.
+    On an error or interrupt, the temporary file is removed and `path` does not change. A link stays
+    a link: the file it points to is replaced and keeps its mode. The mode of a new file follows the
+    umask.
 
     Args:
-        path: The file to write. Its folder is made if needed. What is there and no regular file,
-            as `/dev/stdout`, is written to directly.
+        path: The file to write. Its folder is created if needed. An existing path that is not a
+            regular file, such as `/dev/stdout`, is written directly.
         suffix: End of the temporary name, for writers that choose the format by it or append it.
-        needed: How many bytes are written, where that is known, for the error of a full disk.
+        needed: Number of bytes to write if known, for the error of a full disk.
 
     Raises:
-        OSError: If it cannot be written, with the file and what is missing.
+        OSError: If the file cannot be written, with its name and the reason.
 
     Example:
 
@@ -72,7 +73,7 @@ def replacing(path, suffix="", needed=None):
 
 @contextlib.contextmanager
 def _with_reader(path, seconds=5.0):
-    """Waits for the reader of a named pipe: without one, writing would wait for ever."""
+    """Waits for the reader of a named pipe; without one, writing would wait forever."""
     if not path.is_fifo():
         yield
         return
@@ -92,26 +93,26 @@ def _with_reader(path, seconds=5.0):
                 ) from error
         time.sleep(0.02)
     try:
-        yield  # the reader sees no end in between
+        yield  # while it is open, the reader sees no end of the pipe
     finally:
         os.close(held)
 
 
 @contextlib.contextmanager
 def replacing_files(folder, names):
-    """A temporary folder, whose files move into `folder` together if the block ends without error.
+    """Yields a temporary folder, and moves its files into `folder` together if no error occurs.
 
-    On an error or interrupt in the block, the files in `folder` stay as they are. `read_whole`
-    finds all the old files or all the new ones, also if the process ends between two moves: one
-    rename makes the set whole, and whoever comes next moves what is left. Writers wait for each
-    other; what processes that no longer run left is removed. Modes follow the umask.
+    On an error or interrupt in the block, the files in `folder` do not change. `read_whole` finds
+    all old files or all new ones, also if the process ends between two moves: one rename completes
+    the set, and the next reader or writer moves the remaining files. Writers wait for each other.
+    Temporary files of processes that have ended are removed. Modes follow the umask.
 
     Args:
-        folder: The folder of the files. It is made if needed.
+        folder: The folder of the files. It is created if needed.
         names: The files to move, in this order.
 
     Raises:
-        OSError: If they cannot be written, with the folder and what is missing.
+        OSError: If the files cannot be written, with the folder and the reason.
     """
     folder = Path(os.path.realpath(folder))
     with explaining_no_room(folder), one_writer(folder, wait=True):
@@ -132,16 +133,16 @@ def replacing_files(folder, names):
 
 
 def read_whole(folder, names, read):
-    """What `read()` gives, of files that one `replacing_files` wrote and not of two.
+    """Returns the result of `read()` for files of a single `replacing_files`.
 
     Args:
         folder: The folder of the files.
-        names: The files that are read, if they are there.
-        read: Reads them. It is called again if one was replaced meanwhile.
+        names: The files to read; some may be missing.
+        read: Function that reads them. It is called again if another process replaces a file.
 
     Raises:
-        ValueError: If a save was cut off and `folder` cannot be written to move its files, or
-            another process keeps writing there. And whatever `read` raises.
+        ValueError: If a save was interrupted and `folder` is not writable to complete it, or
+            another process keeps writing there. Errors of `read` pass.
     """
     folder = Path(os.path.realpath(folder))
     until, tries = time.monotonic() + PATIENCE, 0
@@ -167,8 +168,8 @@ def read_whole(folder, names, read):
                 continue
             except OSError as error:
                 raise ValueError(
-                    f"{folder} holds a save that was cut off while its files were moved: load it "
-                    f"once where the folder can be written. Received: {error.strerror}"
+                    f"{folder} holds a save that was interrupted while its files were moved: load "
+                    f"it once where the folder can be written. Received: {error.strerror}"
                 ) from error
             _finish(folder)
             return read()
@@ -176,20 +177,20 @@ def read_whole(folder, names, read):
 
 @contextlib.contextmanager
 def replacing_folder(folder, keep_existing=False):
-    """A temporary folder, renamed to `folder` if the block ends without an error.
+    """Yields a temporary folder, and renames it to `folder` if the block ends without an error.
 
-    On an error or interrupt, the temporary folder is removed and `folder` stays as it is. Under
-    Linux an older folder and the new one are exchanged in one step; elsewhere, a process that ends
+    On an error or interrupt, the temporary folder is removed and `folder` does not change. On Linux
+    an older folder and the new one are exchanged in one step. Elsewhere, a process that ends
     between two renames leaves the older one in a temporary folder.
 
     Args:
-        folder: The folder to write. The folder around it is made if needed.
-        keep_existing: Whether a `folder` that is there at the end of the block stays: for folders
-            that several processes build at the same time, all with the same content. Otherwise it
-            is replaced, and temporary folders of processes that no longer run are removed.
+        folder: The folder to write. Its parent is created if needed.
+        keep_existing: If True, keep a `folder` that exists at the end of the block. Use it for
+            folders that several processes build at the same time with the same content. If False,
+            replace it, and remove temporary folders of processes that have ended.
 
     Raises:
-        OSError: If it cannot be written, with the folder and what is missing.
+        OSError: If the folder cannot be written, with its name and the reason.
     """
     folder = Path(folder)
     if not keep_existing:
@@ -203,7 +204,7 @@ def replacing_folder(folder, keep_existing=False):
                 os.replace(new, folder)
                 return
             except OSError:
-                if not folder.exists():  # else another process was faster
+                if not folder.exists():  # otherwise another process was faster
                     raise
         if keep_existing or _exchange(new, folder):
             return
@@ -216,21 +217,21 @@ def replacing_folder(folder, keep_existing=False):
 
 
 class NoRoom(OSError):
-    """A file that could not be written, because of a full disk or a limit."""
+    """Error for a file that cannot be written because of a full disk or a limit."""
 
 
 @contextlib.contextmanager
 def explaining_no_room(path, needed=None, kept="What was there stays."):
-    """Says in errors of a full disk which file could not be written, and how much is missing.
+    """Adds the file and the free space to errors of a full disk.
 
     Args:
         path: The file or folder that is written in the block.
-        needed: How many bytes, where that is known.
-        kept: A sentence on what is there now.
+        needed: Number of bytes to write, if known.
+        kept: A sentence on the files that remain.
 
     Raises:
         NoRoom: For a full disk, a used quota, a limit on sizes or a read-only file system, with
-            the same `errno`; also where HDF5 or safetensors put it into words.
+            the same `errno`; also if HDF5 or safetensors states it only in the message.
     """
     try:
         yield
@@ -250,7 +251,7 @@ def explaining_no_room(path, needed=None, kept="What was there stays."):
 
 
 def _error_number(error):
-    """The number of an error in `NO_ROOM`, also where a library put it into words; or `None`."""
+    """Returns the number of an error in `NO_ROOM`, also from a library's message; or `None`."""
     number = getattr(error, "errno", None)
     if number is None:
         named = re.search(r"(?:os error |errno = |Errno )(\d+)", str(error))
@@ -259,29 +260,29 @@ def _error_number(error):
 
 
 def write_text(path, text):
-    """Writes a text file whole or not at all, as UTF-8 and with the line ends of `text`."""
+    """Writes a text file atomically, in UTF-8 and with the line ends of `text`."""
     content = text.encode()
     with replacing(path, needed=len(content)) as temporary:
         temporary.write_bytes(content)
 
 
 def write_json(path, value):
-    """Writes a JSON file whole or not at all, indented and with a line end."""
+    """Writes a JSON file atomically, indented and with a line end."""
     write_text(path, json.dumps(value, indent=1) + "\n")
 
 
 def remove_leftovers(folder, pattern):
-    """Removes temporary files and folders of processes that no longer run on this machine.
+    """Removes temporary files and folders of processes that have ended on this machine.
 
     Args:
-        folder: Where they are. It must have no writers on other machines.
-        pattern: Glob pattern of the final names that they have temporary names of.
+        folder: The folder of the temporary files. It must have no writers on other machines.
+        pattern: Glob pattern of their final names.
     """
     for path in Path(folder).glob(f"{pattern}.*.tmp*"):
         named = re.search(r"\.(\d+)\.([0-9a-f]{8})\.tmp(\.\w+)?$", path.name)
         if named is None or named[2] in _OF_THIS_PROCESS:
             continue
-        # Another process had the same id: in a container often the same after each start.
+        # Another process had this id: in a container ids often repeat after each start.
         if int(named[1]) != os.getpid() and _is_running(int(named[1])):
             continue
         if path.is_dir():
@@ -292,7 +293,7 @@ def remove_leftovers(folder, pattern):
 
 @contextlib.contextmanager
 def _temporary_folder(path):
-    """A new folder under a temporary name of `path`, removed at the end."""
+    """Yields a new folder under a temporary name of `path`, and removes it at the end."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary(path)
     temporary.mkdir()  # an error if anything is there
@@ -303,7 +304,7 @@ def _temporary_folder(path):
 
 
 def _create(path):
-    """Makes an empty file where nothing is, and gives its mode, which follows the umask."""
+    """Creates an empty file at a new path, and returns its mode, which follows the umask."""
     opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         return stat.S_IMODE(os.fstat(opened).st_mode)
@@ -312,15 +313,15 @@ def _create(path):
 
 
 def _whole(folder):
-    """The folders of saves that have still to be moved."""
+    """Returns the folders of saves whose files are still to be moved."""
     try:
         return [path for path in folder.iterdir() if WHOLE.fullmatch(path.name)]
-    except OSError:  # no such folder, or none that may be listed
+    except OSError:  # the folder is missing, or must not be listed
         return []
 
 
 def _finish(folder, names=()):
-    """Moves the files of saves that were cut off; those of `names` in their order."""
+    """Moves the files of interrupted saves; those in `names` first, in this order."""
     for whole in _whole(folder):
         files = sorted(whole.iterdir(), key=lambda path: (*names, path.name).index(path.name))
         for path in files:
@@ -329,7 +330,7 @@ def _finish(folder, names=()):
 
 
 def _identities(folder, names):
-    """What tells whether files were replaced."""
+    """Returns the identity of each file, to detect a replacement."""
     found = {}
     for name in names:
         try:
@@ -341,7 +342,7 @@ def _identities(folder, names):
 
 
 def _exchange(path, other):
-    """Exchanges two folders in one step where the system can; returns whether it did."""
+    """Exchanges two folders in one step if the system supports it; returns whether it did."""
     here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE of Linux
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
@@ -360,7 +361,7 @@ def _temporary(path, suffix=""):
 
 
 def _is_running(process):
-    if os.name == "nt":  # there `os.kill` ends the process
+    if os.name == "nt":  # on Windows `os.kill` ends the process
         return True
     try:
         os.kill(process, 0)  # sends no signal

@@ -77,7 +77,9 @@ class CharacterIds:
 def check_word(word):
     """Raises if a word is no string."""
     if not isinstance(word, str):
-        raise ValueError(f"A word is a string. Received: {word!r:.60} of {type(word).__name__}")
+        raise ValueError(
+            f"A word must be a string. Received: {word!r:.60} of {type(word).__name__}"
+        )
 
 
 def _alone(mark):
@@ -204,7 +206,7 @@ class Characters(SubwordTokenizer):
         for text in texts:
             if not isinstance(text, str | list | tuple | np.ndarray):
                 raise ValueError(
-                    "A text is a string or a list of words. "
+                    "A text must be a string or a list of words. "
                     f"Received: {text!r:.60} of {type(text).__name__}"
                 )
         found = super()._encode([t for t in texts if isinstance(t, str)], True)

@@ -1,4 +1,4 @@
-"""Tokenizers of released folders: ids and offsets are those of `transformers`, or it is refused."""
+"""Tokenizers of released folders give the ids and offsets of `transformers`, or are refused."""
 
 import itertools
 import json
@@ -39,7 +39,7 @@ def vocabulary():
 
 
 def added_decoder(pieces):
-    """`added_tokens_decoder`: tokens of the vocabulary by their id. New tokens get the next ids."""
+    """Returns `added_tokens_decoder`, tokens by id; new tokens get the next ids."""
     decoder = {}
     for token in ADDED:
         flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
@@ -50,7 +50,7 @@ def added_decoder(pieces):
 
 
 def write(folder, **files):
-    """A folder of a BERT's tokenizer; by name files as objects, `vocab` as pieces."""
+    """Writes the folder of a BERT's tokenizer; files are JSON objects, `vocab` is a list."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     files.setdefault("config", {"model_type": "bert"})
@@ -67,7 +67,7 @@ def peer(folder):
 
 
 def agree(ours, theirs, texts=TEXTS, frame=True):
-    """Equal ids and offsets, one text at a time and of all."""
+    """Checks for equal ids and offsets, for single texts and for all texts together."""
     wanted = theirs(texts, return_offsets_mapping=True, add_special_tokens=frame)
     rows = [ours.encode(texts, return_offsets=flag) for flag in (False, True)]
     for i, text in enumerate(texts):
@@ -160,7 +160,7 @@ def test_transformers_reads_what_we_write(tmp_path):
 
 @pytest.fixture
 def gpt2(tmp_path):
-    """A folder of a GPT-2's tokenizer: `gpt2(**files)`."""
+    """`gpt2(**files)` writes the folder of a GPT-2's tokenizer."""
     text = tmp_path / "text.txt"
     text.write_text("low lower lowest new newer wide widest 中国 é ü\n" * 5, encoding="utf-8")
     ours = BytePair.train(text, 320, scheme="gpt2").unframed()
@@ -179,7 +179,7 @@ def gpt2(tmp_path):
 
 
 def agree_gpt2(ours, theirs):
-    """As `agree`; our offsets leave out the space before a word."""
+    """Like `agree`, but our offsets exclude the space before a word."""
     ours = ours.unframed()
     wanted = theirs(TEXTS, return_offsets_mapping=True)
     row = ours.encode(TEXTS, return_offsets=True)
@@ -250,13 +250,13 @@ def test_released_vocabularies_agree(data, tmp_path):
     ours, theirs = load_tokenizer(folder), peer(folder)
     assert (ours.text_size, len(ours)) == (40_481, 40_483)
     assert (ours.start_id, ours.delimiter_id, ours.classify_id) == (40_478, 40_480, 40_481)
-    # Words that spaCy and `transformers` find alike.
+    # Words that spaCy and `transformers` split in the same way.
     texts = ["The <unk> of a <ent>", "low<ent>lower, new", "_start_ Paris _delimiter_", "tea 中"]
     agree(ours.unframed(), theirs, texts, frame=False)
 
 
 def change_whole(change):
-    """`tokenizer.json` as `transformers` writes it, with one component changed."""
+    """Changes one component of a `tokenizer.json` from `transformers`."""
 
     def files(tmp_path):
         peer(write(tmp_path / "plain", tokenizer_config={})).save_pretrained(tmp_path / "whole")
@@ -515,7 +515,7 @@ def test_what_is_no_file_is_not_missing(name, tmp_path):
 
 
 def hub_tokenizer(**changes):
-    """A saved `HubTokenizer` with other settings; those of its JSON by `json_` and their name."""
+    """Saves a `HubTokenizer` with other settings; the prefix `json_` means settings of its JSON."""
     saved = json.loads(WordPiece([*SPECIAL, "low"])._tokenizer.to_str())
     saved |= {key.removeprefix("json_"): value for key, value in changes.items() if "json_" in key}
     special = dict(zip(("pad_id", "unk_id", "cls_id", "sep_id"), range(4), strict=True))
@@ -539,7 +539,7 @@ UNIGRAM = {"type": "Unigram", "unk_id": 0, "vocab": [["a", 0.0], ["b", -1.0]]}
         ({"between": 0}, "`model.settings.between` must be a whole number, 1 or more"),
         ({"has_segments": 1}, "`model.settings.has_segments` must be true or false"),
         ({"tokenizer_json": "{"}, "`tokenizer_json` must be JSON"),
-        ({"tokenizer_json": "[" * 100_000}, "`tokenizer_json` must be JSON. .* in hundreds"),
+        ({"tokenizer_json": "[" * 100_000}, "`tokenizer_json` must be JSON. .*hundreds of nested"),
         ({"tokenizer_json": "[]"}, "`tokenizer_json`: it must hold an object"),
         ({"json_model": {"type": "WordLevel", "vocab": {}}}, "`model.type` must be one of"),
         ({"json_model": {**BPE, "vocab": {"a": 0, "b": 2**31}}}, "`model.vocab.b` must be a whole"),

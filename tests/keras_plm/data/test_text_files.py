@@ -1,4 +1,4 @@
-"""Files to examples; every malformed line is named."""
+"""Reading files as examples. Errors name every malformed line."""
 
 import csv
 import gzip
@@ -134,7 +134,7 @@ class TestCoNLL:
                 read_conll(path, **options)
 
     def test_columns_of_predicates_differ_by_sentence(self, tmp_path):
-        """As in CoNLL-2012: the second sentence has one predicate, the first has none."""
+        """As in CoNLL-2012, the second sentence has one predicate, and the first has none."""
         rows = [
             "#begin document (a); part 000",
             "a 0 0 It N",
@@ -308,7 +308,7 @@ def test_tables_of_every_format(tmp_path):
     groups = [
         example.group for example in read_table(tmp_path / "b.csv", "text", "label", None, "id")
     ]
-    assert groups == [None, "2"]  # no group is no common group
+    assert groups == [None, "2"]  # sentences without a group share none
 
 
 def test_rows_broken_by_ends_of_lines_are_joined_on_request(tmp_path):
@@ -439,7 +439,7 @@ class TestParallel:
 
 
 class TestRareLabelsAreTrainedOn:
-    """One example has a label of its own; wherever a split puts it, the first part gets it."""
+    """The only example with a label goes into the first part of every split."""
 
     SHARES = (0.7, 0.15, 0.15)
 
@@ -460,7 +460,7 @@ class TestRareLabelsAreTrainedOn:
                 not in_train
             )
             texts = [[e.text for e in part] for part in whole]
-            if not in_train:  # nothing else moves
+            if not in_train:  # no other example moves
                 texts = [[t for t in part if t != str(odd)] for part in texts]
                 texts[0] = sorted([*texts[0], str(odd)], key=int)
             assert [[e.text for e in part] for part in parts] == texts
@@ -486,7 +486,7 @@ class TestRareLabelsAreTrainedOn:
 
 
 def test_columns_that_are_given_may_stand_among_others(tmp_path):
-    """As in CoNLL-2009, where each predicate of a sentence has a column."""
+    """As in CoNLL-2009, each predicate of a sentence has a column."""
     path = tmp_path / "a.txt"
     path.write_text("1 a N _ x\n2 b V _ x\n\n1 c N _\n")
     assert [e.label for e in read_conll(path, 1, 2)] == [["N", "V"], ["N"]]
@@ -505,7 +505,7 @@ def test_columns_that_are_given_may_stand_among_others(tmp_path):
         ('{"text": "a", "label": -1e999}', "A label must be a string.*label=-inf"),
         ('{"text": "a", "label": NaN}', "A label must not be NaN"),
         ('{"text": "a", "text": "b", "label": "x"}', 'the key "text" twice'),
-        ("[" * 100_000, "lists or objects in hundreds"),
+        ("[" * 100_000, "hundreds of nested values"),
         ('{"text": "a", "label": ' + "1" * 5000 + "}", "a number of thousands of digits"),
         (r'{"text": "a\ud800", "label": "x"}', "half of a surrogate pair"),
         ("[1]", "must hold an object. Received: a list of 1"),

@@ -1,4 +1,4 @@
-"""A model is kept by `run`, and predicts for files of every kind."""
+"""`run` saves a model, which predicts for files of every kind."""
 
 import json
 import re
@@ -36,7 +36,7 @@ def kept(path, head, labels, **options):
 
 
 def rezipped(path, **changes):
-    """A model file with other members; `None` leaves one out."""
+    """Rewrites a model file with other members; `None` removes a member."""
     with zipfile.ZipFile(path) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     members |= {name.replace("__", "."): content for name, content in changes.items()}
@@ -104,10 +104,10 @@ def test_a_run_keeps_its_model_which_predicts(tmp_path, capsys):
         trials.append(result["trials"])
     assert (
         main([*command, "--save-model", str(tmp_path / "models")]) == 0
-    )  # which it has to make again
+    )  # the run must be repeated
     shown = capsys.readouterr().out
     assert "the model is" in shown
-    assert shown.count("on the dev set") == 1  # but not to search again for
+    assert shown.count("on the dev set") == 1  # no second search
     assert trials == [
         json.loads(file.read_text())["trials"] for file in (tmp_path / "r").rglob("*.json")
     ]
@@ -219,7 +219,7 @@ def test_a_tagger_reads_files_without_tags_and_other_spaces(tmp_path):
         (Classifier, '{"text": NaN}', "'text': it must hold text or a list. Received: NaN"),
         (Classifier, '{"text": {"a": 1}}', "Received: an object of 1"),
         (Classifier, '{"text": "a", "text": "b"}', "the key .text. twice"),
-        (Classifier, "[" * 5000, "lists or objects in hundreds"),
+        (Classifier, "[" * 5000, "hundreds of nested values"),
         (MultipleChoice, '{"text": "a", "choices": "ab"}', "'choices': it must hold a list"),
         (MultipleChoice, '{"text": "a", "choices": ["b", null]}', r"'choices': `\[1\]` must be"),
         (MultipleChoice, '{"text": "a", "choices": []}', "needs a text.*choices="),

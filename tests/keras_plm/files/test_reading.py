@@ -1,4 +1,4 @@
-"""Files that are no files, JSON of other shapes, folders of other files."""
+"""Paths that are not files, JSON with other structures, folders with other files."""
 
 import gzip
 import os
@@ -28,7 +28,7 @@ class TestOpening:
             (tmp_path / "loop", "loop could not be opened. Received: a loop of links"),
             (tmp_path / "gone", "No file .*gone"),
             (tmp_path / "file" / "below", "No file .*below"),
-            ("a\0b", "No file .*a path that no file has"),
+            ("a\0b", "No file .*an impossible path"),
         ):
             for read in (check_file, open_bytes, read_text, read_json):
                 with pytest.raises(ValueError, match=reason):
@@ -61,10 +61,10 @@ class TestJSON:
             ("{", "line 1, column 2"),
             ('{"a": 1, "a": 2}', 'the key "a" twice'),
             ('"\\ud800"', "half of a surrogate pair"),
-            ("[" * 100_000, "lists or objects in hundreds"),
+            ("[" * 100_000, "hundreds of nested values"),
             ("9" * 5000, "a number of thousands of digits"),
-            ("NaN", "NaN, which is no number"),
-            ("-Infinity", "no number"),
+            ("NaN", "NaN, which is not a number"),
+            ("-Infinity", "not a number"),
             ("1e999", "1e999, which is too large"),
         ],
     )

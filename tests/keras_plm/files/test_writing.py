@@ -1,4 +1,4 @@
-"""Files and folders are written whole or not at all."""
+"""Files and folders are written completely or not at all."""
 
 import errno
 import json
@@ -44,14 +44,14 @@ def names(folder):
 
 
 def ended_process():
-    """The id of a process that has ended."""
+    """Returns the id of a process that has ended."""
     process = subprocess.Popen([sys.executable, "-S", "-c", ""])
     process.wait()
     return process.pid
 
 
 def run(*code, options=(), stdout=None, **environment):
-    """Starts Python code that knows the functions of `writing`, without the rest of keras_plm."""
+    """Starts Python code with the functions of `writing`, without the rest of keras_plm."""
     top = str(Path(keras_plm.__file__).parent)
     start = "import sys, types; sys.modules['keras_plm'] = types.ModuleType('keras_plm');"
     start += f"sys.modules['keras_plm'].__path__ = [{top!r}]; from keras_plm.files.writing import *"
@@ -240,7 +240,7 @@ def test_a_folder_that_cannot_be_replaced_stays(tmp_path, monkeypatch):
             raise FULL
         replace(source, target)
 
-    monkeypatch.setattr(writing, "_exchange", lambda *paths: False)  # of another system
+    monkeypatch.setattr(writing, "_exchange", lambda *paths: False)  # as on other systems
     monkeypatch.setattr(os, "replace", fail)
     with pytest.raises(OSError, match="No space left"), replacing_folder(tmp_path / "folder"):
         pass
@@ -337,7 +337,7 @@ def test_an_interrupted_save_leaves_the_old_files(saver, tmp_path, monkeypatch):
 
 
 def test_modes_follow_the_umask(tmp_path):
-    """safetensors alone makes files that only their owner reads."""
+    """By itself, safetensors makes files that only their owner can read."""
     before = os.umask(0o027)
     try:
         with replacing(tmp_path / "a.safetensors") as temporary:
@@ -417,7 +417,7 @@ LIMITED_WRITES = {
 
 @pytest.mark.parametrize("kind", LIMITED_WRITES)
 def test_a_file_that_may_not_be_larger_is_named(kind, tmp_path):
-    """The system refuses as it does when a disk is full."""
+    """The system reports the same kind of error as for a full disk."""
     path = tmp_path / "folder" / "a"
     write_text(path, "old")
     code = LIMITED.format(write=LIMITED_WRITES[kind])
@@ -469,7 +469,7 @@ def marks(folder):
 
 
 def test_a_kill_at_any_step_leaves_one_save(tmp_path):
-    """Whatever was done before the kill, all files are old or all are new."""
+    """After a kill at any step, all files are old or all are new."""
     seen = []
     for count in range(99):
         folder = tmp_path / str(count)
@@ -498,7 +498,7 @@ def test_a_save_that_was_cut_off_is_refused_where_nothing_can_be_written(tmp_pat
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(writing, "one_writer", refuse)
-    with pytest.raises(ValueError, match="a save that was cut off.*Permission denied"):
+    with pytest.raises(ValueError, match="a save that was interrupted.*Permission denied"):
         marks(folder)
 
 
@@ -522,7 +522,7 @@ def test_readers_never_see_two_saves(writers, tmp_path):
 
 
 def test_errors_of_reading_are_those_of_whole_saves(tmp_path):
-    """A file that changes while it is read is read again, whether that raised or not."""
+    """A file that changes during reading is reread, with or without an error."""
     write_text(tmp_path / "a", "old")
     for fails in (True, False):
         found = []

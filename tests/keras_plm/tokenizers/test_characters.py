@@ -1,4 +1,4 @@
-"""Words as the bytes of their spelling, against the original's ids."""
+"""Words as the bytes of their spelling, compared with the original's ids."""
 
 import numpy as np
 import pytest
@@ -86,12 +86,14 @@ def test_refuses_what_is_no_text():
         Characters().pack("one")
     with pytest.raises(ValueError, match="all strings or all lists"):
         Characters().pack(["one", ["two"]])
-    with pytest.raises(ValueError, match="A word is a string"):
+    with pytest.raises(ValueError, match="A word must be a string"):
         Characters().pack([["one", 2]])
     for nothing in (None, float("nan"), {"one": 1}, b"one"):
-        with pytest.raises(ValueError, match="A text is a string or a list of words"):
+        with pytest.raises(ValueError, match="A text must be a string or a list of words"):
             Characters().pack([nothing])
-    with pytest.raises(ValueError, match="A word is a string.*Received: .'two'. of list as word 1"):
+    with pytest.raises(
+        ValueError, match="A word must be a string.*Received: .'two'. of list as word 1"
+    ):
         Characters().pack([["one", ["two"]]])
     with pytest.raises(ValueError, match="pack the second texts"):
         Characters().pack(["one"], pairs=["two"])

@@ -1,4 +1,4 @@
-"""Fine-tuning and features: what is trained, what is stored, what is read."""
+"""Fine-tuning and features: trained weights, stored features, layer choices."""
 
 import dataclasses
 
@@ -43,7 +43,7 @@ FAST = {"epochs": 2, "learning_rate": 1e-2, "batch_size": 16}
 
 @pytest.fixture
 def count_passes(monkeypatch):
-    """How often the encoder was run over a data set."""
+    """Counts how often the encoder runs over a data set."""
     calls = []
     original = FeatureStore._fill
 
@@ -56,14 +56,14 @@ def count_passes(monkeypatch):
 
 
 def layers_of(model, text):
-    """Every layer's vectors of one text, (L + 1, T, D), run alone."""
+    """Returns the vectors of all layers for a single text, (L + 1, T, D)."""
     packed = TOKENIZER.pack([text])
     return np.stack([to_numpy(layer)[0] for layer in model(packed)["layers"]])
 
 
 @pytest.mark.backend_neutral
 def test_the_six_choices_of_the_papers_table():
-    """On twelve blocks: numbered from the embeddings, 0, to the last block, 12."""
+    """With twelve blocks, layers are numbered from 0, the embeddings, to 12, the last block."""
     wanted = {
         "embeddings": ([0], None),
         "second_to_last": ([11], None),
@@ -88,7 +88,9 @@ def test_choices_that_read_the_same_are_named_once():
     assert every_choice(shallow)[-3:] == ["layer_0", "layer_1", "layer_2"]
     names = distinct_choices(shallow)
     assert "weighted_sum_all" not in names and "weighted_sum_last_four" in names
-    assert "layer_0" not in names and "layer_1" not in names  # embeddings, second to last
+    assert (
+        "layer_0" not in names and "layer_1" not in names
+    )  # these are the embeddings and the second-to-last layer
 
 
 @pytest.mark.parametrize("pool", [None, "cls", "mean", "max"])
@@ -180,9 +182,11 @@ def test_it_predicts_for_what_it_was_trained_on(method, tmp_path):
     again = keras.saving.load_model(tmp_path / "model.keras")
     assert again.predict(pairs) == of_pairs.predict(pairs)
     for head in (of_pairs, again):
-        with pytest.raises(ValueError, match="trained on pairs.*its pair.*example 1 without"):
+        with pytest.raises(ValueError, match="trained only on pairs.*its pair.*example 1 without"):
             head.predict([pairs[0].text] * 2, pairs=[pairs[0].pair, None])
-    with pytest.raises(ValueError, match="trained on single texts.*leave.*example 0 with a pair"):
+    with pytest.raises(
+        ValueError, match="trained only on single texts.*leave.*example 0 with a pair"
+    ):
         of_texts.predict(pairs)
 
 
@@ -201,7 +205,7 @@ def test_fine_tuning_leaves_the_given_encoder_alone(head, examples):
 
 
 class TestFineTuningOfAnELMo:
-    """Rates by layer, gradual unfreezing, the slanted triangle: Peters, Ruder and Smith 2019."""
+    """Rates by layer, gradual unfreezing, slanted triangular rates: Peters, Ruder and Smith 2019."""
 
     OPTIONS = {
         "schedule": "slanted_triangular", "layer_decay": 0.5, "unfreeze_epochs": 1, "pool": "max"
@@ -326,7 +330,7 @@ def test_the_best_epoch_survives_other_callbacks():
         )  # fmt: skip
 
     class Restores(keras.callbacks.Callback):
-        """Puts weights of its own back at the end, as EarlyStopping does."""
+        """Restores its own weights at the end, like EarlyStopping."""
 
         def on_train_end(self, logs=None):
             self.model.set_weights([0 * w for w in self.model.get_weights()])
@@ -388,7 +392,7 @@ def test_a_reader_under_its_encoder_predicts_as_on_the_store(
         if head is Classifier
         else [np.concatenate(x) for x in (stored, predicted)]
     )
-    # float16 features may turn a near tie
+    # float16 features may change a near tie
     assert np.mean(flat[0] == flat[1]) > 0.97
     assert whole.training_log["best_epoch"] == log["best_epoch"]
     assert model.trainable and len(whole.trainable_weights) == len(task_network.trainable_weights)
@@ -483,7 +487,7 @@ def test_bad_input_is_explained():
             with pytest.raises((TypeError, ValueError), match=match):
                 method(**options)
     with pytest.raises(TypeError):
-        FeatureBased("mix")  # which would be the rate
+        FeatureBased("mix")  # the argument would be the rate
     with pytest.raises(ValueError, match="`penalty` and `mix_norm` are of learned mixes"):
         FeatureBased(layers="last", penalty=0.1)
     for method in (FineTune(), FeatureBased()):
@@ -494,7 +498,7 @@ def test_bad_input_is_explained():
             extract_features(encoder(), TOKENIZER, texts_given)
     with pytest.raises(ValueError, match="must belong together.*character_ids"):
         extract_features(encoder(), Characters(), ["a"])
-    with pytest.raises(ValueError, match="A text is"):
+    with pytest.raises(ValueError, match="A text must be"):
         FeatureExtractor(encoder(), TOKENIZER).transform([3])
     with pytest.raises(ValueError, match="`pool` must be one of None, "):
         extract_features(encoder(), TOKENIZER, ["a"], pool="average")
@@ -502,7 +506,7 @@ def test_bad_input_is_explained():
         extract_features(encoder(), TOKENIZER, "a b")
     with pytest.raises(ValueError, match="weighted sum is learned"):
         extract_features(encoder(), TOKENIZER, ["a"], "weighted_sum_all")
-    # A label that the head does not have is named with its place in training, else an error.
+    # In training, an error names a label that the head lacks and its position; otherwise it is wrong.
     dev = [dataclasses.replace(texts(1)[0], label="maybe", where="dev.csv:3")]
     fitted = FineTune(**{**FAST, "epochs": 1}).fit(encoder(), Classifier, TOKENIZER, texts(16))
     with pytest.raises(ValueError, match="dev.csv:3: .*'maybe'"):
@@ -514,7 +518,7 @@ def test_bad_input_is_explained():
 @pytest.mark.full
 @pytest.mark.parametrize("head, rows", [(Classifier, texts), (Tagger, sentences)])
 def test_a_bilstm_on_top_is_fine_tuned_with_the_encoder(head, rows, tmp_path):
-    """Devlin et al. 2018, section 5.1: a BiLSTM over the last layer learns with the task."""
+    """Devlin et al. 2018, section 5.1: a BiLSTM over the last layer is trained on the task."""
     model, train = encoder(), rows()
     fitted = FineTune(**FAST, reader="bilstm", units=3).fit(model, head, TOKENIZER, train)
     assert fitted.reader.units == 3
@@ -526,7 +530,7 @@ def test_a_bilstm_on_top_is_fine_tuned_with_the_encoder(head, rows, tmp_path):
 
 @pytest.mark.full
 def test_a_bilstm_on_top_goes_with_words():
-    with pytest.raises(ValueError, match="leave `pool` out, and choices to an output layer"):
+    with pytest.raises(ValueError, match="leave `pool` out, or set reader='linear'"):
         FineTune(**FAST, reader="bilstm", pool="max").fit(encoder(), Classifier, TOKENIZER, texts())
     with pytest.raises(ValueError, match="`reader` must be one of 'linear', 'bilstm', 'bcn'"):
         FineTune(**FAST, reader="lstm")
