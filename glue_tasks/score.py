@@ -48,7 +48,7 @@ def glue_score(scores: Mapping[str, Any]) -> float:
 
 
 def _mean(task, score):
-    """The mean of a task's metrics."""
+    """Returns the mean of a task's metrics."""
     if isinstance(score, Mapping):
         found = dict(score)
     else:

@@ -38,7 +38,7 @@ class GlueTask(Task):
 
 
 def read_unlabelled(task: GlueTask, folder: str | os.PathLike) -> list[Example]:
-    """Reads the official test set of a task, whose labels are not public.
+    """Reads the official test set of a task; its labels are not public.
 
     Args:
         task: A task of `GLUE`.
