@@ -265,5 +265,5 @@ def _torch_held(gradient, within, t):
 
 
 def _torch_outer(a, b):
-    """As `_outer`."""
+    """Computes `_outer` in torch."""
     return a.flatten(0, 1).t() @ b.flatten(0, 1)
