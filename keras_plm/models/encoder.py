@@ -110,7 +110,7 @@ def check_encoder(encoder, tokenizer=None):
     """Raises unless `encoder` is an `Encoder`, and `tokenizer`, if given, packs texts.
 
     Raises:
-        TypeError: If one of them is something else.
+        TypeError: If one of them has another type.
     """
     if not isinstance(encoder, Encoder):
         inputs, outputs = (getattr(encoder, name, None) for name in ("input", "output"))
@@ -157,9 +157,9 @@ def _missing(inputs, outputs):
     return None
 
 
-# Weights above the last layer: ours, and KerasHub's.
+# Names of weights above the last layer, here and in KerasHub.
 AT_TOP = re.compile(r"(?:pooler|final_norm|pooled_dense)/|^layer_norm/")
-# Weights of the i-th block: ours, and KerasHub's `transformer_layer_<i>` and the like.
+# Names of weights of the i-th block, here and in KerasHub (such as `transformer_layer_<i>`).
 BLOCK = re.compile(r"(?:block|layer)_(\d+)/")
 
 

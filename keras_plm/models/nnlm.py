@@ -74,7 +74,7 @@ def _check_order(order):
 class NNLM(FitsBatches, keras.Model):
     """A feed-forward language model: predicts a word from the vectors of the n - 1 words before it.
 
-    An n-gram model has a count for every context. The network has a vector for every word, so it
+    An n-gram model has a count for every context. The network has a vector for every word and
     generalises to contexts of similar words. With x the concatenation of the n - 1 vectors,
 
         y = b + W x + U tanh(d + H x),    P(word | context) = softmax(y).

@@ -22,7 +22,7 @@ from keras_plm.layers import (
 from keras_plm.training.fit import FitsBatches
 from keras_plm.training.losses import TokenCrossEntropy
 
-# Bahdanau et al. 2015, appendix A.2.3; the small ones are ours.
+# Bahdanau et al. 2015, appendix A.2.3; the smaller sizes are our own.
 SEQ2SEQ_SIZES = {
     "tiny": {"embedding_dim": 64, "hidden_dim": 64},
     "small": {"embedding_dim": 128, "hidden_dim": 128},

@@ -15,7 +15,7 @@ from keras_plm.layers import (
 from keras_plm.models.encoder import Encoder
 from keras_plm.models.seq2seq import EncoderDecoder
 
-# Base and big: Vaswani et al. 2017, table 3; the small ones are ours.
+# Base and big: Vaswani et al. 2017, table 3; the smaller sizes are our own.
 TRANSFORMER_SIZES = {
     name: {
         "num_layers": num_layers,
