@@ -28,7 +28,7 @@ ACTIVATIONS = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "relu": "relu",
 }
-SIZES = {  # ours: Hugging Face's, which are Google's
+SIZES = {  # our name: the name of Hugging Face and Google
     "vocabulary_size": "vocab_size",
     "num_layers": "num_hidden_layers",
     "num_heads": "num_attention_heads",

@@ -53,7 +53,7 @@ SHAPE = {  # of `config.json`; the activation has another key in each kind
 }
 SHAPES = [[Whole(1)]]  # of OpenAI's `params_shapes.json`
 OURS = ("config.json", "model.safetensors", "vocab.json", "merges.txt", "tokenizer_config.json")
-PARTS = {  # ours: theirs
+PARTS = {  # our name: the name in the files
     "attention/query_key_value": "attn.c_attn",
     "attention/output": "attn.c_proj",
     "attention_norm": "ln_1",

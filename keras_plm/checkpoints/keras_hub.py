@@ -225,7 +225,7 @@ class HubEncoder(Encoder):
             )
         names = sorted(backbone.input) if isinstance(backbone.input, dict) else []
         if not {"token_ids", "padding_mask"} <= set(names) <= {*INPUTS}:
-            # FNet mixes its padding with the text; translators read two texts, others images.
+            # FNet mixes padding with the text; other models read two texts or images.
             raise ValueError(
                 "An encoder must read `token_ids`, `padding_mask` and optionally `segment_ids`. "
                 f"Received: {type(backbone).__name__}, which reads {', '.join(names) or 'no names'}"
