@@ -1,4 +1,4 @@
-"""Tokenizers: text to ids with offsets, packed as each model's tasks need them."""
+"""Tokenizers: text to ids with offsets, packed for each model."""
 
 from keras_plm.tokenizers.byte_pair import BytePair
 from keras_plm.tokenizers.characters import Characters

@@ -1,4 +1,4 @@
-"""Byte pair encoding: for translation, of GPT and of GPT-2."""
+"""Byte pair encoding for translation, GPT and GPT-2."""
 
 import json
 import os
@@ -47,25 +47,25 @@ SETTINGS = {
 SHAPE = saved_shape(
     "BPE", **{"merges": ([[str]], [str]), "unknown?": (str, None), "settings?": SETTINGS}
 )
-LONGEST = 1000  # characters that are learned from together
+LONGEST = 1000  # characters of a word in training; longer words are split
 
 
 @keras.saving.register_keras_serializable("keras_plm")
 class BytePair(SubwordTokenizer):
     """Byte pair encoding: splits words into subword tokens by learned merges.
 
-    The `tokenizers` package does the work, and the saved JSON has its format. There are three
-    schemes to find and mark words:
+    The `tokenizers` package does the work, and the saved JSON has its format. Three schemes find
+    and mark words:
 
     - `"space"`, for translation with one vocabulary for source and target. The first token of a
-      word starts with the space before it, so `detokenize` restores single-spaced text.
-      Punctuation is separate; case and accents stay. A text becomes its tokens and `[EOS]`.
-    - `"gpt"`, GPT's: the last token of a word ends in `</w>`. A regular expression finds the words.
-      It agrees with spaCy, which the released code uses, on nearly all English prose. A line break
-      is a word. Text is lower-cased. With `clean`, dashes, ellipses, curly quotes and ligatures
-      become ASCII, as by `ftfy.fix_text` and the released code.
-    - `"gpt2"`, GPT-2's, over bytes: there are no unknown characters, and `detokenize` restores all
-      text.
+      word starts with the space before it: `detokenize` restores single-spaced text. Punctuation is
+      separate; case and accents stay. A text becomes its tokens and `[EOS]`.
+    - `"gpt"`, for GPT: the last token of a word ends in `</w>`. A regular expression finds the
+      words. It agrees with spaCy, used by the released code, on nearly all English prose. A line
+      break is a word. Text is lower-cased. With `clean`, dashes, ellipses, curly quotes and
+      ligatures become ASCII, as in `ftfy.fix_text` and the released code.
+    - `"gpt2"`, for GPT-2, works on bytes: there are no unknown characters, and `detokenize`
+      restores every text.
 
     The last two pack the inputs of GPT's tasks: a text as `_start_ text _classify_`, two as
     `_start_ text _delimiter_ pair _classify_`. These special tokens and the padding have ids after
@@ -73,19 +73,19 @@ class BytePair(SubwordTokenizer):
 
     Reference: Sennrich et al. 2016, arXiv 1508.07909, section 3.2; Radford et al. 2018, sections
     3.3 and 4.1; Radford et al. 2019, section 2.2.
-    Differs from Sennrich et al.: the mark of `"space"` is at the start of a word.
+    Difference from Sennrich et al.: The mark of `"space"` is at the start of a word.
 
     Args:
         vocabulary: Tokens in the order of their ids; with `[PAD] [UNK] [BOS] [EOS]` for "space",
             with `<unk>` for "gpt".
         merges: Pairs of tokens, in the order of merging.
-        lowercase: If True, lower-case texts; by default as in the scheme.
+        lowercase: If True, lower-case texts. The scheme decides the default.
         unknown: Token for characters outside the vocabulary, by default `"[UNK]"` or `"<unk>"`; or
             `"error"`.
         scheme: `"space"`, `"gpt"` or `"gpt2"`.
         clean: If True, replace typographic characters; only for "gpt".
         special_tokens: Special tokens of "gpt" and "gpt2", by default
-            `_start_ _delimiter_ _classify_ _pad_`. Packing leaves out tokens that are not listed.
+            `_start_ _delimiter_ _classify_ _pad_`. Packing leaves out unlisted tokens.
         added_tokens: Tokens to find in a text before it is split into words, such as
             `<|endoftext|>`, for "gpt" and "gpt2": strings, or dicts of arguments of
             `tokenizers.AddedToken`. New tokens get ids after the vocabulary, before the special
@@ -101,7 +101,7 @@ class BytePair(SubwordTokenizer):
     Raises:
         ValueError: If a special token is missing or unknown, a token occurs twice, or a merge has a
             token outside the vocabulary. If `unknown` or `scheme` is invalid, or an argument does
-            not belong to the scheme. In use, with `unknown="error"`: if a text has an unknown
+            not belong to the scheme. With `unknown="error"`, on encoding: if a text has an unknown
             character.
 
     >>> tokens = ["[PAD]", "[UNK]", "[BOS]", "[EOS]", *" .elorw", " l", "ow", " low", "er"]
@@ -145,7 +145,7 @@ class BytePair(SubwordTokenizer):
         for i, merge in enumerate(merges):
             if len(merge) != 2 or not ids.keys() >= {*merge, "".join(merge)}:
                 raise ValueError(
-                    "A merge joins two tokens of the vocabulary to a third. "
+                    "A merge must join two tokens of the vocabulary to a third. "
                     f"Received: merges[{i}]={merge!r}"
                 )
         own = self._scheme.unknown
@@ -159,7 +159,7 @@ class BytePair(SubwordTokenizer):
                 "`added_tokens` and `pad_token` are for the schemes 'gpt' and 'gpt2', "
                 f"`add_prefix_space` for 'gpt2'. Received: scheme={scheme!r}"
             )
-        # The model alone knows the other special tokens, so that "[EOS]" in a text is only text.
+        # Only the model knows the other special tokens: "[EOS]" in a text is ordinary text.
         model = tokenizers.models.BPE(ids, merges, unk_token=own, **self._scheme.model)
         self._tokenizer = self._scheme.build(model, lowercase, clean)
         if add_prefix_space:
@@ -169,7 +169,7 @@ class BytePair(SubwordTokenizer):
         self._num_tokens, self.text_size = len(vocabulary), len(ids)
         new = [token for token in special if token not in ids]
         self._vocabulary = {**ids, **{token: len(ids) + i for i, token in enumerate(new)}}
-        self.pad_id = 0  # where no other id is for it
+        self.pad_id = 0  # without a token of its own
         named = {"end_id": end_token, "newline_id": NEWLINE, **self._scheme.special}
         if pad_token is not None:
             named["pad_id"] = pad_token
@@ -188,16 +188,16 @@ class BytePair(SubwordTokenizer):
         self.end_token, self.pad_token = end_token, pad_token
 
     def _parted(self, vocabulary, special_tokens):
-        """The learned tokens, then the special tokens."""
+        """Returns the learned tokens and the special tokens."""
         known = list(TASK_TOKENS.values()) if self._scheme.appended else []
         special = known if special_tokens is None else as_names(special_tokens, "special_tokens")
         if not set(special) <= set(known):
             raise ValueError(
-                f"`special_tokens` are some of {' '.join(known) or 'none here'}, each once. "
+                f"`special_tokens` must be some of {' '.join(known) or 'none here'}, each once. "
                 f"Received: {special}"
             )
         while vocabulary[-1:] and vocabulary[-1] in known:
-            vocabulary = vocabulary[:-1]  # as `get_config` gives them
+            vocabulary = vocabulary[:-1]  # from `get_config`
         return vocabulary, special
 
     @classmethod
@@ -211,14 +211,14 @@ class BytePair(SubwordTokenizer):
     ) -> Self:
         """Learns tokens and merges from text files, plain or `.gz`.
 
-        It merges the most frequent pair first, at ties that of smaller ids, and no pair that occurs
-        once. Every character of the text becomes a token; for "gpt" the 1,000 most frequent, within
-        and at the end of a word. Longer words are split into parts of 1,000 characters.
+        It merges the most frequent pair first, and at ties the one with smaller ids. It never
+        merges a pair that occurs once. Every character of the text becomes a token; for "gpt" the
+        1,000 most frequent ones, within and at the end of a word. Words of more than 1,000
+        characters are split.
 
         Args:
             files: One path or a list of paths; for translation the files of both languages.
-            vocabulary_size: Number of tokens, special tokens included; fewer if the text has fewer
-                pairs.
+            vocabulary_size: Number of tokens, special tokens included. The text may yield fewer.
             lowercase, scheme, clean: As in the class.
 
         Raises:
@@ -236,8 +236,8 @@ class BytePair(SubwordTokenizer):
         if scheme == "gpt":
             reserved += 1  # for the line break
             alphabet = frequent_characters(lines(files), tokenizer.normalizer, 1000)
-            # The trainer numbers letters at the end of a word in the order of a hash map, and ids
-            # break its ties: without given ids no two trainings agree.
+            # The trainer numbers final letters of words in the order of a hash map, and breaks ties
+            # by ids: without given ids, trainings differ.
             first += [*alphabet, *(letter + "</w>" for letter in alphabet)] if alphabet else []
             options |= {"initial_alphabet": alphabet, "limit_alphabet": len(alphabet)}
         elif scheme == "gpt2":
@@ -245,13 +245,13 @@ class BytePair(SubwordTokenizer):
             options["initial_alphabet"] = tokenizers.pre_tokenizers.ByteLevel.alphabet()
         trainer = tokenizers.trainers.BpeTrainer(
             vocab_size=max(vocabulary_size - reserved, 0),
-            min_frequency=2,  # as the authors' subword-nmt
+            min_frequency=2,  # as in the authors' subword-nmt
             special_tokens=first,
             show_progress=False,
             **options,
         )
         text = (line.rstrip("\n") for line in lines(files)) if scheme == "gpt" else lines(files)
-        parts = tokenizers.pre_tokenizers.FixedLength(LONGEST)  # time is the square of a length
+        parts = tokenizers.pre_tokenizers.FixedLength(LONGEST)  # time is quadratic in a length
         tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(
             [tokenizer.pre_tokenizer, parts]
         )
@@ -281,9 +281,9 @@ class BytePair(SubwordTokenizer):
                 JSON object of tokens and their ids, such as OpenAI's `encoder_bpe_40000.json` or
                 Hugging Face's `vocab.json`.
             merges: The list of merges of these tokens: `vocab_40000.bpe` or `merges.txt`.
-            **options: With `merges`: arguments of the class that the scheme does not set. With one
-                file: `added_tokens`, `add_prefix_space`, `end_token` and `pad_token`, to override
-                the file.
+            **options: With `merges`, arguments of the class that the scheme does not set. With one
+                file, `added_tokens`, `add_prefix_space`, `end_token` and `pad_token` override its
+                settings.
 
         Raises:
             ValueError: If a file is missing or of another kind, or the two do not belong together.
@@ -296,7 +296,8 @@ class BytePair(SubwordTokenizer):
             return tokenizer
         if not options.keys() <= DEFAULTS.keys():
             raise ValueError(
-                f"A saved tokenizer has its settings with it. Received: {', '.join(options)}"
+                f"A saved tokenizer has its own settings: leave them out. "
+                f"Received: {', '.join(options)}"
             )
         saved = read_json(path, dict)
         check_saved(saved, SHAPE, path)
@@ -335,7 +336,7 @@ class BytePair(SubwordTokenizer):
 
     def _to_json(self):
         saved = json.loads(self._tokenizer.to_str())
-        # The package reads past names it does not know.
+        # The package ignores names that it does not know.
         saved["model"]["unknown"] = self.unknown
         saved["model"]["settings"] = {
             "lowercase": self.lowercase,
@@ -383,15 +384,15 @@ class BytePair(SubwordTokenizer):
         """
         if pairs is not None and self._middle is None:
             raise ValueError(
-                "Without a delimiter `BytePair` packs one text in a row; pack the second texts by "
-                f"themselves. Received: pairs={pairs!r:.60}"
+                "Without a delimiter `BytePair` packs one text in a row; pack second texts "
+                f"separately. Received: pairs={pairs!r:.60}"
             )
         return super().encode(texts, pairs, max_length, return_offsets)
 
     def _encode(self, texts, offsets):
         shift = 0
         if self.scheme == "gpt2" and any(not isinstance(text, str) for text in texts):
-            # Given words have the space before them that they have in a text.
+            # Each word of a list gets the space before it that it has in a text.
             texts = [t if isinstance(t, str) else [f" {w}" for w in t] for t in texts]
             shift = 1
         rows = super()._encode(texts, offsets)
@@ -404,7 +405,7 @@ class BytePair(SubwordTokenizer):
         return rows
 
     def _trim(self, row, text, shift=0):
-        """Offsets without the space before a word."""
+        """Removes the space before a word from the offsets."""
         offsets, mark = [], "Ġ" if self.scheme == "gpt2" else " "
         for i, (start, end), word in zip(row.ids, row.offsets, row.word_ids, strict=True):
             token = self._tokenizer.id_to_token(i)
@@ -437,7 +438,7 @@ class BytePair(SubwordTokenizer):
         }
 
     def _not_default(self, *names):
-        """Settings, without defaults: a fingerprint is of what a tokenizer does."""
+        """Returns settings that are not defaults: new options keep old fingerprints."""
         return {name: value for name in names if (value := getattr(self, name)) != DEFAULTS[name]}
 
 
@@ -450,7 +451,7 @@ DEFAULTS = {
 
 
 def _check_order(path, tokens, tokenizer):
-    """Raises unless tokens keep their ids: those for tasks come last, in an order of their own."""
+    """Raises unless tokens keep their ids: task tokens come last, in a fixed order."""
     if tokenizer.vocabulary[: len(tokens)] != tokens:
         raise ValueError(
             f"{path}: special tokens of tasks must come last, in the order "
@@ -459,7 +460,7 @@ def _check_order(path, tokens, tokenizer):
 
 
 def _own_config(path, saved):
-    """The settings of a `tokenizer.json` that `BytePair.save` wrote."""
+    """Returns the settings of a `tokenizer.json` of `BytePair.save`."""
     check_shape(saved, {"model": {"settings": SETTINGS}}, path)
     settings = saved["model"]["settings"]
     foreign = settings.keys() - {key.removesuffix("?") for key in SETTINGS}
@@ -472,7 +473,7 @@ def _own_config(path, saved):
 
 
 def _config_of_others(path, saved):
-    """The settings of a `tokenizer.json` that Hugging Face wrote for a GPT or GPT-2.
+    """Returns the settings of Hugging Face's `tokenizer.json` of a GPT or GPT-2.
 
     Raises:
         ValueError: If one of its components does something else.
@@ -484,7 +485,7 @@ def _config_of_others(path, saved):
         built = tokenizers.Tokenizer(
             tokenizers.models.BPE(unk_token="<unk>", end_of_word_suffix="</w>")
         )
-        # It stands for spaCy's words, which `BytePair` finds.
+        # In these files it stands for spaCy's words, and `BytePair` finds those.
         built.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=config["lowercase"])
         built.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
     else:

@@ -1,4 +1,4 @@
-"""Schemes of words for `BytePair`: translation's, GPT's and GPT-2's."""
+"""Schemes of words for `BytePair`: for translation, GPT and GPT-2."""
 
 import dataclasses
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from keras_plm.files.opening import read_text
 from keras_plm.tokenizers.tokenizer_json import VOCABULARY, saved_vocabulary, token_lines
 
 NEWLINE = "\n</w>"  # the last token of GPT's vocabulary
-# After the learned tokens: Radford et al. 2018, section 3.3, and padding, which needs an id too.
+# Tokens after the learned ones: those of Radford et al. 2018, section 3.3, and padding.
 TASK_TOKENS = {
     "start_id": "_start_",
     "delimiter_id": "_delimiter_",
@@ -21,17 +21,18 @@ TASK_TOKENS = {
 
 @dataclasses.dataclass(frozen=True)
 class Scheme:
-    """One way to write words as tokens.
+    """A scheme that writes words as tokens.
 
     Attributes:
-        special: Attribute of the tokenizer -> special token.
+        special: Dict from attributes of the tokenizer to special tokens.
         frame: Attributes of the special tokens before a text, between two texts, and after a text.
-        appended: Whether special tokens follow the learned ones, or are among those given.
+        appended: Whether special tokens follow the learned tokens; otherwise the vocabulary has
+            them.
         unknown: The token for text that no other token covers; `None` if there is no such text.
         model: Arguments of the package's BPE model and trainer.
-        build: `(model, lowercase, clean) -> tokenizers.Tokenizer`.
+        build: Function `(model, lowercase, clean) -> tokenizers.Tokenizer`.
         lowercase: Whether text is lower-cased by default.
-        extra: Tokens that every vocabulary has, whether its text shows them or not.
+        extra: Tokens of every vocabulary, also if the text does not contain them.
     """
 
     special: dict
@@ -45,7 +46,7 @@ class Scheme:
 
 
 def _spaces(model, lowercase, clean):
-    """Words with the space before them, and single punctuation marks; more spaces are dropped."""
+    """Splits text into words with the space before them, and single punctuation marks."""
     tokenizer = Tokenizer(model)
     kept = normalizers.BertNormalizer(
         clean_text=True, handle_chinese_chars=False, strip_accents=False, lowercase=lowercase
@@ -58,9 +59,9 @@ def _spaces(model, lowercase, clean):
     return tokenizer
 
 
-# What the released code writes otherwise before it looks for words: dashes, ellipses and
-# accents that stand for quotes (its `text_standardize`), curly quotes, ligatures and characters
-# of double width (the part of `ftfy.fix_text` that well-encoded text needs).
+# Replacements of the released code before it finds words: dashes, ellipses and accents in place of
+# quotes (its `text_standardize`); curly quotes, ligatures and characters of double width (the part
+# of `ftfy.fix_text` that well-encoded text needs).
 CLEAN_UP = [
     ("[—–―]", "-"),
     ("…", "..."),
@@ -73,8 +74,8 @@ CLEAN_UP = [
     ("ﬄ", "ffl"),
     ("\u3000", " "),
 ]
-# Words as spaCy's English tokenizer finds them after `text_standardize`: endings of contractions
-# and runs of one punctuation mark are words, an abbreviation keeps its period.
+# Words of spaCy's English tokenizer after `text_standardize`: endings of contractions and runs of
+# one punctuation mark are words; an abbreviation keeps its period.
 _ENDINGS = r"(?i:s|m|re|ve|ll|d)"
 _WORDS = "|".join(
     (
@@ -92,13 +93,13 @@ _WORDS = "|".join(
 
 
 def _word_ends(model, lowercase, clean):
-    """Words and runs of punctuation, their last token marked `</w>`; lines end in a word, too."""
+    """Splits text into words, runs of punctuation and line breaks; `</w>` ends each."""
     tokenizer = Tokenizer(model)
     steps = [normalizers.Replace(Regex(a), b) for a, b in CLEAN_UP] if clean else []
     steps += [normalizers.NFC()] + ([normalizers.Lowercase()] if lowercase else [])
     tokenizer.normalizer = normalizers.Sequence([*steps, _one_break()])
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(_WORDS), "removed", invert=True)
-    joined = [  # punctuation back to its word, as English has it
+    joined = [  # remove spaces around punctuation, as in English
         (r" (?=[.,;:!?)\]}])", ""),
         (r"(?<=[(\[{]) ", ""),
         (r" (?=(?i:n't|'s|'m|'re|'ve|'ll|'d)\b)", ""),
@@ -111,12 +112,12 @@ def _word_ends(model, lowercase, clean):
 
 
 def _one_break():
-    # From the first blank only: from each blank in turn, a long run of them takes its square.
+    # Match from the first space of a run: from every space, the time would be quadratic.
     return normalizers.Replace(Regex(r"(?<!\s)\s*\n\s*"), "\n")
 
 
 def _bytes(model, lowercase, clean):
-    """Bytes, each written as a visible character; a space belongs to the word after it."""
+    """Splits text into bytes, written as visible characters; a space belongs to the next word."""
     tokenizer = Tokenizer(model)
     if lowercase:
         tokenizer.normalizer = normalizers.Lowercase()
@@ -150,7 +151,7 @@ SCHEMES = {
 
 
 def read_vocabulary(path, merges_path):
-    """Tokens, merges and scheme of a released encoder, a JSON of ids, and its list of merges.
+    """Reads tokens, merges and scheme from a released JSON of ids and its list of merges.
 
     Raises:
         ValueError: If a file is missing, or not of this kind.
@@ -164,8 +165,8 @@ def read_vocabulary(path, merges_path):
         pair = line.split(" ")
         if len(pair) != 2 or not {*pair, "".join(pair)} <= ids.keys():
             raise ValueError(
-                f"{merges_path}:{number}: A line is two tokens of {path} which join to a "
-                f"third: are both files of one tokenizer? Received: {line!r:.60}"
+                f"{merges_path}:{number}: A line must be two tokens of {path} that join to a "
+                f"third: use two files of one tokenizer. Received: {line!r:.60}"
             )
         merges.append(tuple(pair))
     return tokens, merges, "gpt" if any(p.endswith("</w>") for p in tokens) else "gpt2"

@@ -4,17 +4,17 @@ import numpy as np
 
 from keras_plm.files.sequences import as_list
 
-# FNV-1a, 32 bits: the offset basis and the prime of its authors.
+# Offset basis and prime of FNV-1a with 32 bits.
 FNV_OFFSET, FNV_PRIME = 2166136261, 16777619
-# Words hashed at once: 10 characters and 4 lengths each are some 10 MB.
+# Words hashed per step: with 10 characters and 4 lengths each, about 10 MB.
 BLOCK = 1 << 15
 
 
 def fasttext_hash(text):
-    """fastText's hash of a string: 32-bit FNV-1a over its UTF-8 bytes, taken as signed.
+    """Computes fastText's hash of a string: 32-bit FNV-1a over its UTF-8 bytes as signed numbers.
 
-    Differs from FNV-1a: a byte from 128 on is widened with its sign before the xor, as the released
-    code does; all released vectors depend on it.
+    Difference from FNV-1a: A byte from 128 on is sign-extended before the xor, as in the released
+    code. All released vectors depend on it.
 
     Reference: `Dictionary::hash` of fastText; Bojanowski et al. 2017, arXiv 1607.04606, section
     3.2.
@@ -36,22 +36,22 @@ def fasttext_hash(text):
 
 
 def character_ngrams(word, min_n=3, max_n=6):
-    """The character n-grams of a word between its boundary signs, in fastText's order.
+    """Returns the character n-grams of a word with boundary signs, in fastText's order.
 
-    They are those of `<word>`, by where they start and then by length; a character is a code point.
-    A short word is among its own n-grams, with its boundary signs. Of the single characters, which
-    `min_n` of 0 or 1 asks for, `<` and `>` are left out.
+    They are the n-grams of `<word>`, ordered by start and then by length; a character is a code
+    point. A short word with its boundary signs is one of its own n-grams. With `min_n` of 0 or 1,
+    the single characters `<` and `>` are left out.
 
     Reference: Bojanowski et al. 2017, arXiv 1607.04606, section 3.2; `Dictionary::computeSubwords`
     of fastText.
 
     Args:
         word: The word, without boundary signs.
-        min_n: Length of the shortest.
-        max_n: Length of the longest; 0, or any below `min_n`, gives none.
+        min_n: Length of the shortest n-gram.
+        max_n: Length of the longest n-gram; 0, or any value below `min_n`, gives none.
 
     Returns:
-        A list of strings. One that comes twice in the word is there twice.
+        A list of strings; repeated n-grams are repeated.
 
     Raises:
         ValueError: If a length is negative.
@@ -70,16 +70,16 @@ def character_ngrams(word, min_n=3, max_n=6):
 
 
 def ngram_rows(word, min_n=3, max_n=6, buckets=2_000_000):
-    """The rows of a hashed table that hold a word's character n-grams.
+    """Returns the rows of a word's character n-grams in a hashed table.
 
     Args:
         word: The word, without boundary signs.
         min_n: Length of the shortest n-gram.
-        max_n: Length of the longest; 0 gives no row.
-        buckets: Rows of the table, which n-grams of one hash share.
+        max_n: Length of the longest n-gram; 0 gives no rows.
+        buckets: Number of rows of the table; n-grams of one hash share a row.
 
     Returns:
-        int64 array, one row per n-gram of `character_ngrams`, in its order.
+        int64 array of one row number per n-gram, in the order of `character_ngrams`.
 
     Raises:
         ValueError: If a length is negative, or there are n-grams but no buckets.
@@ -93,17 +93,17 @@ def ngram_rows(word, min_n=3, max_n=6, buckets=2_000_000):
 
 
 def ngram_rows_of(words, min_n=3, max_n=6, buckets=2_000_000):
-    """`ngram_rows` of many words at once, some fifteen times as fast.
+    """Returns `ngram_rows` of many words at once, about fifteen times as fast.
 
     Args:
         words: A sequence of words, without boundary signs.
         min_n: Length of the shortest n-gram.
-        max_n: Length of the longest; 0 gives no rows.
-        buckets: Rows of the table.
+        max_n: Length of the longest n-gram; 0 gives no rows.
+        buckets: Number of rows of the table.
 
     Returns:
-        `(rows, counts)`: the rows of all words one after another, int64, and how many of them each
-        word has, int64 (N,).
+        `(rows, counts)`: the rows of all words in sequence, int64, and the number of rows of each
+        word, int64 (N,).
 
     Raises:
         ValueError: If a length is negative, or there are n-grams but no buckets.
@@ -126,7 +126,7 @@ def ngram_rows_of(words, min_n=3, max_n=6, buckets=2_000_000):
 
 
 def _rows_of_block(words, min_n, max_n, buckets):
-    """Every character of every word starts its n-grams; all grow together, byte by byte."""
+    """Computes `ngram_rows_of` a block: extends the n-grams of all characters byte by byte."""
     lengths = np.array([len(word) + 2 for word in words])
     max_n = min(max_n, lengths.max())
     if min_n > max_n:
@@ -144,7 +144,7 @@ def _rows_of_block(words, min_n, max_n, buckets):
     growing = np.arange(len(starts))
     for n in range(1, max_n + 1):
         growing = growing[left[growing] >= n]
-        last = growing + (n - 1)  # the character that is new in each n-gram
+        last = growing + (n - 1)  # the new last character of each n-gram
         for byte in range(widths[last].max(initial=0)):
             wide = widths[last] > byte
             at = growing[wide]
@@ -154,7 +154,7 @@ def _rows_of_block(words, min_n, max_n, buckets):
             there[growing, n - min_n] = True
     if min_n == 1:
         ends = np.cumsum(lengths)
-        there[ends - 1, 0] = there[ends - lengths, 0] = False  # the signs alone
+        there[ends - 1, 0] = there[ends - lengths, 0] = False  # single boundary signs
     per_character = there.sum(1)
     counts = np.add.reduceat(per_character, np.cumsum(lengths) - lengths)
     return rows[there], counts.astype("int64")
@@ -168,6 +168,6 @@ def _check(min_n, max_n, buckets):
     # A hash has 32 bits.
     if max_n and not 1 <= buckets < 2**32:
         raise ValueError(
-            f"`buckets` must be from 1 to 2 ** 32 - 1 where there are n-grams. "
+            f"With n-grams, `buckets` must be from 1 to 2 ** 32 - 1. "
             f"Received: buckets={buckets}, max_n={max_n}"
         )

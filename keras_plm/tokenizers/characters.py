@@ -1,4 +1,4 @@
-"""ELMo's character ids: each word as the bytes of its spelling."""
+"""ELMo's character ids: each word as its UTF-8 bytes."""
 
 import json
 import os
@@ -16,29 +16,29 @@ from keras_plm.tokenizers.subwords import SubwordTokenizer
 from keras_plm.tokenizers.tokenizer_json import check_saved
 from keras_plm.tokenizers.words import word_tokenizer
 
-# A byte b is b + 1, because 0 stands for a position without a word.
+# A byte b has the id b + 1, because 0 marks a position without a word.
 WIDTH = 50
 SHAPE = {"model": {"type": OneOf(("Characters",)), "width": OneOf((WIDTH,))}}
 BEGIN_TEXT, END_TEXT, BEGIN_WORD, END_WORD, PAD = 257, 258, 259, 260, 261
 
 
 def encode_characters(words, width=WIDTH):
-    """The character ids of words, as ELMo was trained with.
+    """Returns ELMo's character ids of words.
 
-    A word is a begin mark, the bytes of its UTF-8 form, an end mark, and padding; what is longer
-    than `width - 2` bytes is cut. Half of a surrogate pair, which has no UTF-8 form, is left out.
+    A word is a begin mark, the bytes of its UTF-8 form, an end mark, and padding. Bytes after the
+    first `width - 2` are cut. Half of a surrogate pair has no UTF-8 form and is left out.
 
     Reference: Peters et al. 2018; allenai/bilm-tf, data.py.
 
     Args:
         words: A list of W strings.
-        width: Characters of a word, C, its marks included.
+        width: Number of characters C of a word, its marks included.
 
     Returns:
         (W, C) int32.
 
     Raises:
-        ValueError: If a word is no string.
+        ValueError: If a word is not a string.
 
     >>> encode_characters(["th", "café"], width=8).tolist()
     [[259, 117, 105, 260, 261, 261, 261, 261], [259, 100, 98, 103, 196, 170, 260, 261]]
@@ -54,11 +54,11 @@ def encode_characters(words, width=WIDTH):
 
 
 class CharacterIds:
-    """The character ids of words, those of each word kept once.
+    """Character ids of words; each distinct word is stored once.
 
     Args:
         words: A list of W strings.
-        width: Characters of a word, as in `encode_characters`.
+        width: Number of characters of a word, as in `encode_characters`.
 
     >>> CharacterIds(["th", "a", "th"], width=5)[1:].tolist()
     [[259, 98, 260, 261, 261], [259, 117, 105, 260, 261]]
@@ -70,12 +70,12 @@ class CharacterIds:
         self._table = encode_characters(list(places), width)
 
     def __getitem__(self, part):
-        """(words, C) of a slice of the words."""
+        """Returns the ids (words, C) of a slice of the words."""
         return self._table[self._places[part]]
 
 
 def check_word(word):
-    """Raises if a word is no string."""
+    """Raises if a word is not a string."""
     if not isinstance(word, str):
         raise ValueError(
             f"A word must be a string. Received: {word!r:.60} of {type(word).__name__}"
@@ -83,13 +83,13 @@ def check_word(word):
 
 
 def _alone(mark):
-    """What stands at a text's begin or end: a word of one mark."""
+    """Returns the ids of a word of one mark, for the begin or end of a text."""
     row = np.full(WIDTH, PAD, np.int32)
     row[:3] = BEGIN_WORD, mark, END_WORD
     return row
 
 
-# What every table of words begins with: no word, begin of a text, end of a text.
+# The first rows of every table of words: no word, begin of a text, end of a text.
 MARKS = np.stack([np.zeros(WIDTH, np.int32), _alone(BEGIN_TEXT), _alone(END_TEXT)])
 
 
@@ -97,7 +97,7 @@ MARKS = np.stack([np.zeros(WIDTH, np.int32), _alone(BEGIN_TEXT), _alone(END_TEXT
 class Characters(SubwordTokenizer):
     """ELMo's tokenizer: words as the bytes of their characters, without a vocabulary.
 
-    It splits a text at white space and around punctuation, and keeps a list of words. Marks of
+    It splits a text at white space and around punctuation; lists of words stay unchanged. Marks of
     begin and end enclose the text. Case matters. `encode_characters` describes the ids of a word.
 
     Reference: Peters et al. 2018, arXiv 1802.05365, section 3.4; allenai/bilm-tf, data.py.
@@ -156,7 +156,7 @@ class Characters(SubwordTokenizer):
     def arrays(
         self, encoded: Encoded, rows: np.ndarray | None = None, length: int | None = None
     ) -> dict[str, np.ndarray]:
-        """Model inputs from rows of an `Encoded`, by default all, padded to a length."""
+        """Returns model inputs from rows of an `Encoded`, by default all, padded to a length."""
         words = encoded.padded("token_ids", rows, length, pad=self.pad_id)
         return {
             "character_ids": encoded.table[words],
@@ -173,15 +173,15 @@ class Characters(SubwordTokenizer):
         """Encodes texts as `pack` does, without padding.
 
         Returns:
-            An `Encoded` whose `token_ids` are rows of its `table` (W, C), the character ids of
-            each distinct word.
+            An `Encoded`. Its `token_ids` index rows of its `table` (W, C), the character ids of
+            distinct words.
 
         Raises:
             ValueError: If `texts` is one string, a word is not a string, or `pairs` are given.
         """
         if pairs is not None:
             raise ValueError(
-                "`Characters` packs one text in a row; pack the second texts by themselves. "
+                "`Characters` packs one text in a row; pack second texts separately. "
                 f"Received: pairs={pairs!r:.60}"
             )
         return super().encode(texts, None, max_length, return_offsets)
@@ -189,7 +189,7 @@ class Characters(SubwordTokenizer):
     def flat_tokens(
         self, texts: Iterable[str | Sequence[str]], return_offsets: bool = False
     ) -> FlatTokens:
-        """Encodes texts without special tokens; tokens are rows of the result's `table`."""
+        """Encodes texts without special tokens; token ids index rows of the result's `table`."""
         places = {}
         rows = []
         for words, spans in self._split(texts):
@@ -202,7 +202,7 @@ class Characters(SubwordTokenizer):
         return tokens
 
     def _split(self, texts):
-        """`(words, offsets)` of each text."""
+        """Returns `(words, offsets)` of each text."""
         for text in texts:
             if not isinstance(text, str | list | tuple | np.ndarray):
                 raise ValueError(
@@ -211,7 +211,7 @@ class Characters(SubwordTokenizer):
                 )
         found = super()._encode([t for t in texts if isinstance(t, str)], True)
         if 0 < len(found) < len(texts):
-            super()._encode(texts, True)  # says that both kinds were given
+            super()._encode(texts, True)  # raises for texts of both kinds
         if not found:
             return [(list(ws), [(0, len(str(w))) for w in ws]) for ws in texts]
         return [

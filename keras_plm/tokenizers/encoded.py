@@ -10,7 +10,7 @@ import numpy as np
 
 @dataclass
 class Encoded:
-    """Packed texts of unequal lengths, one after another in flat arrays.
+    """Packed texts of unequal lengths, in sequence in flat arrays.
 
     Args:
         lengths: (N,) number of tokens of each row, special tokens included.
@@ -20,7 +20,7 @@ class Encoded:
             not requested.
         offsets: (sum of lengths, 2) int32, characters of the original text, or of the word in a
             list of words; `None` if not requested.
-        table: Array whose rows `token_ids` number, of tokenizers without a vocabulary; else `None`.
+        table: Array that `token_ids` index, for tokenizers without a vocabulary; otherwise `None`.
 
     >>> from keras_plm.tokenizers import Words
     >>> tokenizer = Words(["[PAD]", "[UNK]", "[EOS]", "a", "b"])
@@ -45,7 +45,7 @@ class Encoded:
         return len(self.lengths)
 
     def mask(self, rows: np.ndarray | None = None, length: int | None = None) -> np.ndarray:
-        """Mask of rows, by default of all: (rows, length), True at tokens."""
+        """Returns the mask of rows, by default of all: (rows, length), True at tokens."""
         lengths = self.lengths if rows is None else self.lengths[rows]
         length = int(lengths.max(initial=0)) if length is None else length
         return np.arange(length) < lengths[:, None]
@@ -53,7 +53,7 @@ class Encoded:
     def padded(
         self, name: str, rows: np.ndarray | None = None, length: int | None = None, pad: int = 0
     ) -> np.ndarray:
-        """Array (rows, length) of the flat array `name`, padded with `pad`."""
+        """Returns rows of the flat array `name` as an array (rows, length), padded with `pad`."""
         rows = np.arange(len(self)) if rows is None else np.asarray(rows)
         flat, real = getattr(self, name), self.mask(rows, length)  # (rows, length)
         out = np.full((*real.shape, *flat.shape[1:]), pad, dtype=flat.dtype)
@@ -63,11 +63,11 @@ class Encoded:
 
 
 class FlatTokens:
-    """Tokens of texts, without special tokens, one text after another in flat arrays.
+    """Tokens of texts, without special tokens, in sequence in flat arrays.
 
     Attributes:
-        starts, lengths: (N,) where each text begins, and its number of tokens.
-        token_ids, word_ids, offsets: As in `Encoded`; the last two `None` unless asked for.
+        starts, lengths: (N,) index of the first token of each text, and its number of tokens.
+        token_ids, word_ids, offsets: As in `Encoded`; the last two are `None` unless requested.
         table: As in `Encoded`.
     """
 
@@ -81,7 +81,7 @@ class FlatTokens:
 
     @classmethod
     def of(cls, encodings, offsets):
-        """Those of encodings of the `tokenizers` package, on request with offsets and word ids."""
+        """Converts encodings of the `tokenizers` package, optionally with offsets and word ids."""
         tokens = cls([encoding.ids for encoding in encodings])
         if offsets:
             total = len(tokens.token_ids)
@@ -93,7 +93,7 @@ class FlatTokens:
         return tokens
 
     def part(self, rows=slice(None), begin=0, lengths=None):
-        """Some texts, each from its token `begin` on for `lengths` tokens; copies no token."""
+        """Selects texts, each from token `begin` on for `lengths` tokens; copies no token."""
         some = copy.copy(self)
         some.starts = self.starts[rows] + begin
         some.lengths = self.lengths[rows] - begin if lengths is None else lengths
@@ -101,7 +101,7 @@ class FlatTokens:
 
 
 class Row(typing.NamedTuple):
-    """An encoding that was changed."""
+    """A changed encoding."""
 
     ids: list
     word_ids: list
@@ -109,9 +109,9 @@ class Row(typing.NamedTuple):
 
 
 def with_empty_words(row, num_words, unk_id):
-    """A word that normalises to nothing (a control character, say) becomes an unknown token.
+    """Adds an unknown token for each word that normalises to nothing, such as a control character.
 
-    Otherwise the tags after it would move.
+    Otherwise the tags after it would shift.
     """
     empty = set(range(num_words)) - set(row.word_ids)
     tokens = [*zip(row.word_ids, row.ids, row.offsets, strict=True)]
@@ -121,9 +121,9 @@ def with_empty_words(row, num_words, unk_id):
 
 
 def cut_longer_first(first, second, room):
-    """Lengths after removing tokens one by one from the longer of two texts, until they fit.
+    """Returns lengths after removing tokens one by one from the longer of two texts to fit.
 
-    An odd place goes to the text that was longer, to the second of equals, as in Hugging Face's
+    An odd place goes to the text that was longer, and at ties to the second, as in Hugging Face's
     "longest_first".
     """
     excess = np.maximum(first + second - room, 0)
@@ -137,6 +137,6 @@ def cut_longer_first(first, second, room):
 
 
 def ranges(starts, lengths):
-    """The integers of all ranges `[start, start + length)`, one after another."""
+    """Returns the integers of all ranges `[start, start + length)` in sequence."""
     ends = np.cumsum(lengths)
     return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - ends + lengths, lengths)

@@ -1,4 +1,4 @@
-"""Base of the tokenizers on the package `tokenizers`: packing, padding, files."""
+"""Base class of the tokenizers on the package `tokenizers`: packing, padding, files."""
 
 import numbers
 import os
@@ -21,12 +21,12 @@ from keras_plm.tokenizers.encoded import (
 class SubwordTokenizer:
     """Base class of the tokenizers on the `tokenizers` package."""
 
-    _special = {}  # attribute -> special token
+    _special = {}  # from attribute to special token
     # Attributes of the special tokens before a text, between two texts, and after a text, if any.
     _first, _middle, _last = None, None, None
-    _between = 1  # how often the one between two texts stands there
+    _between = 1  # number of special tokens between two texts
     has_segments = True
-    starts_word = None  # (len,) whether a token begins a word, where its id tells
+    starts_word = None  # (len,) whether a token begins a word, if its id shows this
     joint_pairs = True  # whether `pack` puts two texts in one row
 
     @property
@@ -41,7 +41,7 @@ class SubwordTokenizer:
 
     @property
     def _of_words(self):
-        """What encodes lists of words."""
+        """The package's tokenizer for lists of words."""
         return self._tokenizer
 
     def _set(self, tokenizer):
@@ -121,7 +121,7 @@ class SubwordTokenizer:
     def arrays(
         self, encoded: Encoded, rows: np.ndarray | None = None, length: int | None = None
     ) -> dict[str, np.ndarray]:
-        """Model inputs from rows of an `Encoded`, by default all, padded to a length."""
+        """Returns model inputs from rows of an `Encoded`, by default all, padded to a length."""
         arrays = {"token_ids": encoded.padded("token_ids", rows, length, pad=self.pad_id)}
         if self.has_segments:
             arrays["segment_ids"] = encoded.padded("segment_ids", rows, length)
@@ -144,8 +144,8 @@ class SubwordTokenizer:
         whole = next((i for i, text in enumerate(texts) if hasattr(text, "text")), None)
         if whole is not None:
             raise TypeError(
-                "A tokenizer packs texts, and batches are made of examples: pack(texts, pairs), or "
-                f"`data.batches`. Received: {texts[whole]!r:.60} in row {whole} of `texts`"
+                "A tokenizer needs texts, not examples: use pack(texts, pairs), or `data.batches` "
+                f"for examples. Received: {texts[whole]!r:.60} in row {whole} of `texts`"
             )
         if max_length is not None:
             check_whole(max_length, "max_length")
@@ -172,7 +172,7 @@ class SubwordTokenizer:
         return encoded
 
     def num_special(self, paired: bool = False) -> int:
-        """Number of special tokens in a row of one text, or of two."""
+        """Returns the number of special tokens in a row of one text, or of two."""
         between = self._between if self._middle is not None and paired else 0
         return (self._first is not None) + between + (self._last is not None)
 
@@ -224,16 +224,16 @@ class SubwordTokenizer:
         return Encoded(lengths, token_ids, segment_ids, 0 * lengths, word_ids, offsets, first.table)
 
     def _encode(self, texts, offsets):
-        """Encodings of texts or lists of words, without special tokens."""
+        """Returns encodings of texts or lists of words, without special tokens."""
         split = [not isinstance(text, str) for text in texts]
         if any(split) and not all(split):
             raise ValueError(
-                "`texts` are all strings or all lists of words. "
+                "`texts` must be all strings or all lists of words. "
                 f"Received: {len(texts) - sum(split)} strings and {sum(split)} lists; "
-                f"text {split.index(not split[0])} is the first unlike text 0"
+                f"text {split.index(not split[0])} is the first that differs from text 0"
             )
         if not any(split):
-            # The fast one keeps neither offsets nor word ids.
+            # The fast method keeps neither offsets nor word ids.
             encode_batch = self._tokenizer.encode_batch_fast
             if offsets:
                 encode_batch = self._tokenizer.encode_batch
@@ -251,10 +251,10 @@ class SubwordTokenizer:
 
 
 def one_row(token_ids):
-    """One row of token ids as a list.
+    """Converts one row of token ids to a list.
 
     Raises:
-        TypeError: If it holds anything but whole numbers.
+        TypeError: If it holds anything except whole numbers.
     """
     ids = as_list(token_ids, "token_ids", "token ids")
     for i, found in enumerate(ids):
@@ -276,13 +276,13 @@ def encode_parts(
     choices=None,
     joint_pairs=True,
 ):
-    """A list of `Encoded`: one, one of each text or order of pairs, or one of each choice.
+    """Encodes texts to a list of `Encoded`: one, or one per text or order of pairs, or per choice.
 
-    Without `joint_pairs`, the two texts of a pair are in rows of their own.
+    Without `joint_pairs`, the two texts of a pair are in separate rows.
 
     Raises:
-        ValueError: If both orders are asked for without pairs, pairs meet choices, or texts have
-            unequally many choices.
+        ValueError: If `both_orders` has no pairs, choices are given with pairs, or texts differ in
+            their number of choices.
     """
     options = {"max_length": max_length, "return_offsets": bool(return_offsets)}
     if choices is None:
@@ -291,11 +291,11 @@ def encode_parts(
         if not both_orders:
             return [tokenizer.encode(texts, pairs, **options)]
         if pairs is None:
-            raise ValueError("Both orders are those of pairs. Received: pairs=None")
+            raise ValueError("`both_orders` needs pairs. Received: pairs=None")
         return [tokenizer.encode(*both, **options) for both in ((texts, pairs), (pairs, texts))]
     if pairs is not None or both_orders:
         raise ValueError(
-            "Choices stand in the place of second texts: leave pairs out. "
+            "Choices replace second texts: leave pairs out. "
             f"Received: choices, pairs={pairs!r:.60}, both_orders={both_orders}"
         )
     texts, choices = as_texts(texts), as_list(choices, "choices", "lists of choices")
@@ -303,19 +303,19 @@ def encode_parts(
     counts = sorted({len(of_text) for of_text in choices})
     if len(choices) != len(texts) or len(counts) > 1 or counts[:1] in ([], [0]):
         raise ValueError(
-            "Every text needs as many choices as the others. "
+            "Every text needs the same number of choices. "
             f"Received: {len(texts)} texts and {len(choices)} lists of {counts} choices"
         )
     return [tokenizer.encode(texts, list(part), **options) for part in zip(*choices, strict=True)]
 
 
-KNOWN = 2**20  # stretches of text that are kept at most
+KNOWN = 2**20  # largest number of chunks in the cache
 
 
 class KnownChunks(dict):
-    """The ids of stretches of text between spaces, each found once: text is mostly the same words.
+    """Cache of the ids of chunks of text between spaces; most words repeat.
 
-    For tokenizers to which a space is nothing but the end of a word.
+    It needs a tokenizer for which a space only ends a word.
     """
 
     def __init__(self, tokenizer):
@@ -324,7 +324,7 @@ class KnownChunks(dict):
 
     def __missing__(self, chunk):
         ids = self.tokenizer.encode(chunk, add_special_tokens=False).ids
-        if len(chunk) <= 50:  # longer ones hardly come again
+        if len(chunk) <= 50:  # longer chunks rarely repeat
             if len(self) >= KNOWN:
                 self.clear()
             self[chunk] = ids
@@ -343,23 +343,23 @@ def check_tokenizer(tokenizer):
     encodes = callable(getattr(tokenizer, "encode", None))
     if not encodes or isinstance(tokenizer, (type, str)):
         raise TypeError(
-            "`tokenizer` must be a tokenizer of keras_plm, as `WordPiece`, or have its methods; "
-            "`encoder, tokenizer = keras_plm.load(folder)` gives both. "
+            "`tokenizer` must be a tokenizer of keras_plm, such as `WordPiece`, or have its "
+            "methods; `encoder, tokenizer = keras_plm.load(folder)` returns one. "
             f"Received: tokenizer={tokenizer!r:.60} of type {type(tokenizer).__name__}"
         )
 
 
 def check_start(tokenizer):
-    """Raises unless a tokenizer has what a target begins with."""
+    """Raises unless a tokenizer has the start and end tokens of a target."""
     check_special(
         tokenizer,
         ("start_id", "end_id"),
-        "A model that writes needs a tokenizer with a start and an end token, as `BytePair`.",
+        "Generation needs a tokenizer with a start and an end token: use `BytePair`.",
     )
 
 
 def check_special(tokenizer, names, rule):
-    """Raises a rule unless a tokenizer has the ids of these special tokens."""
+    """Raises an error with `rule` unless a tokenizer has the ids of these special tokens."""
     missing = [name for name in names if not hasattr(tokenizer, name)]
     if missing:
         raise ValueError(f"{rule} Received: {type(tokenizer).__name__} without {missing[0]}")

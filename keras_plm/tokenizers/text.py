@@ -1,4 +1,4 @@
-"""Text files, plain or compressed, whose errors name the line."""
+"""Text files, plain or compressed, with errors that name the line."""
 
 import io
 import os
@@ -11,9 +11,9 @@ import numpy as np
 from keras_plm.files.opening import open_bytes
 from keras_plm.files.sequences import as_list
 
-_CUT = re.compile(r"(?<=\S)[ \t]")  # before a run of blanks or tabs
-PART = 1 << 16  # characters of a long line that are read at a time
-LONGEST_WORD = 1 << 23  # characters without a blank or a tab
+_CUT = re.compile(r"(?<=\S)[ \t]")  # before a run of spaces or tabs
+PART = 1 << 16  # characters of a long line per read
+LONGEST_WORD = 1 << 23  # characters without a space or tab
 
 
 def open_text(path: str | os.PathLike) -> TextIO:
@@ -42,10 +42,10 @@ def open_text(path: str | os.PathLike) -> TextIO:
 
 
 def line_parts(path, most=PART):
-    """Yields `(part, ends)`: the lines of a text file, those of more than `most` characters cut.
+    """Yields `(part, ends)` of a text file; lines of more than `most` characters are cut.
 
-    A line is cut before a run of blanks or tabs, which begins a token of every tokenizer: the
-    tokens of its parts are those of the line. `ends` says whether the part ends its line.
+    A line is cut before a run of spaces or tabs: a token of every tokenizer begins there, and the
+    parts have the tokens of the line. `ends` is True if the part ends its line.
 
     Raises:
         ValueError: As `open_text`, and if a word has more than 8,388,608 characters.
@@ -65,7 +65,7 @@ def line_parts(path, most=PART):
             if len(part) - cut > LONGEST_WORD:
                 raise ValueError(
                     f"{path}:{file.line}: a word must have at most {LONGEST_WORD:,} characters, "
-                    f"blanks before it included. Received: one of {len(part) - cut:,} or more"
+                    f"spaces before it included. Received: one of {len(part) - cut:,} or more"
                 )
             if cut:
                 yield part[:cut], False
@@ -82,9 +82,9 @@ def numbered_lines(path):
 
 
 def fields(line):
-    r"""Fields of a line, separated by blanks or tabs.
+    r"""Splits a line into fields at spaces or tabs.
 
-    `str.split` also splits at U+00A0 and U+3000, which tokens may contain.
+    `str.split` also splits at U+00A0 and U+3000, but tokens may contain them.
 
     >>> fields(" 8\u00a01/2  B-NUM\n")
     ['8\xa01/2', 'B-NUM']
@@ -96,7 +96,7 @@ _DAMAGE = (EOFError, OSError, zlib.error, UnicodeDecodeError)
 
 
 class _TextFile(io.TextIOWrapper):
-    """A text file whose errors name it, and the line."""
+    """A text file with errors that name the file and the line."""
 
     def __init__(self, path):
         super().__init__(open_bytes(path), "utf-8-sig")
@@ -108,7 +108,7 @@ class _TextFile(io.TextIOWrapper):
         try:
             return super().read()
         except _DAMAGE as error:
-            for _ in open_text(self._path):  # which names the line
+            for _ in open_text(self._path):  # raises with the line
                 pass
             raise self._explained(error) from error
 
@@ -120,7 +120,7 @@ class _TextFile(io.TextIOWrapper):
             raise self._explained(error) from error
 
     def part(self, size):
-        """The rest of a line, but at most so many characters; nothing at the end."""
+        """Reads the rest of a line, at most `size` characters; an empty string at the end."""
         try:
             return self.readline(size)
         except _DAMAGE as error:
@@ -135,7 +135,10 @@ class _TextFile(io.TextIOWrapper):
         )
 
     def _undecodable(self):
-        """The first line that is no UTF-8, and why: text is decoded in blocks of many lines."""
+        """Returns the first line that is not UTF-8, and the error.
+
+        Blocks of many lines are decoded together, and the error does not show the line.
+        """
         number = 1
         with open_bytes(self._path) as file:
             for part in file:
@@ -152,14 +155,14 @@ def paths(files):
 
 
 def lines(paths):
-    """The lines of text files, long ones in parts: see `line_parts`."""
+    """Yields the lines of text files, long ones in parts, see `line_parts`."""
     for path in paths:
         for part, _ in line_parts(path):
             yield part
 
 
 def batches_of(lines, count=20_000, size=1 << 21, length=len):
-    """Lists of lines: at most `count`, and `size` characters with the last one."""
+    """Yields lists of lines; a list ends at `count` lines, or once it has `size` characters."""
     batch, characters = [], 0
     for line in lines:
         batch.append(line)
@@ -172,11 +175,11 @@ def batches_of(lines, count=20_000, size=1 << 21, length=len):
 
 
 def no_text(files):
-    return ValueError(f"A vocabulary is learned from text. Received: files without any, {files}")
+    return ValueError(f"A vocabulary needs text. Received: files without any, {files}")
 
 
 def frequent_characters(lines, normalizer, limit):
-    """The most frequent characters of a text after normalising, in their code's order."""
+    """Returns the most frequent characters of a normalised text, in the order of their codes."""
     counts = np.zeros(0x110000, dtype=np.int64)
     for batch in batches_of(lines):
         text = normalizer.normalize_str("".join(batch))

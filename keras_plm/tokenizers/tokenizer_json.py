@@ -1,4 +1,4 @@
-"""Files `tokenizer.json` of the package `tokenizers`: their shapes and further checks."""
+"""Files `tokenizer.json` of the package `tokenizers`: their shapes and other checks."""
 
 import contextlib
 import json
@@ -19,7 +19,7 @@ ADDED_TOKEN = {"content": str, **{f"{flag}?": bool for flag in FLAGS}}
 
 
 def saved_shape(kind, **model):
-    """The shape of a `tokenizer.json` whose model is of a kind and has further keys."""
+    """Returns the shape of a `tokenizer.json` with a kind of model and more keys of the model."""
     return {
         "model": {"type?": OneOf((kind,)), "vocab": VOCABULARY, **model},
         "added_tokens?": ([{**ADDED_TOKEN, "id": ID}], None),
@@ -28,7 +28,7 @@ def saved_shape(kind, **model):
 
 
 def check_saved(saved, shape, path):
-    """Raises unless the object of a `tokenizer.json` has a shape; another kind is named first."""
+    """Raises unless the object of a `tokenizer.json` has a shape; it checks the kind first."""
     kind = {key: one for key, one in shape["model"].items() if key in ("type", "type?")}
     check_shape(saved, {"model": kind}, path)
     check_shape(saved, shape, path)
@@ -36,7 +36,7 @@ def check_saved(saved, shape, path):
 
 @contextlib.contextmanager
 def naming(path):
-    """Errors about arguments that a file gave begin with its name."""
+    """Adds a file's name to the start of errors about arguments from it."""
     try:
         yield
     except (ValueError, TypeError) as error:
@@ -47,31 +47,31 @@ def naming(path):
 
 @contextlib.contextmanager
 def refused(rule):
-    """What the package `tokenizers` raises in the block becomes a ValueError that states a rule.
+    """Converts errors of the package `tokenizers` in the block to a ValueError with `rule`.
 
-    An error of this library, which says what was received, stays as it is.
+    Errors of this library, with `Received: `, pass unchanged.
     """
     try:
         yield
     except BaseException as error:
         if explains(error):
             raise
-        # Its errors are plain exceptions; its panics are none, and their class has no name to
-        # import.
+        # The package's errors are plain exceptions. Its panics are not, and their class cannot be
+        # imported.
         if isinstance(error, Exception) or type(error).__name__ == "PanicException":
             raise ValueError(rule) from error
         raise
 
 
 def completed(path, saved):
-    """A `tokenizer.json` with all settings of its components, which old files leave out.
+    """Returns a `tokenizer.json` with all settings of its components; old files omit some.
 
-    The package reads the components only: it allocates memory for the largest id that it is given,
-    and numbers added tokens anew where their ids do not fit.
+    Only the components go through the package: it allocates memory for the largest id, and
+    renumbers added tokens if their ids do not fit.
 
     Args:
         path: The file, for errors.
-        saved: Its object, of a shape of `saved_shape`.
+        saved: Its object, with a shape from `saved_shape`.
 
     Raises:
         ValueError: If the package does not know a component.
@@ -95,12 +95,12 @@ def completed(path, saved):
 
 
 def numbered(vocabulary, special_tokens, kind):
-    """Token -> id, after checking the tokens."""
+    """Returns a dict from token to id, after checking the tokens."""
     vocabulary = as_list(vocabulary, "vocabulary", "tokens")
     for i, token in enumerate(vocabulary):
         if not isinstance(token, str) or not token:
             raise ValueError(
-                f"Every token of a vocabulary must be a text of a character or more. "
+                f"Every token of a vocabulary must be a text of at least one character. "
                 f"Received: {token!r:.60} as token {i}"
             )
     try:
@@ -121,7 +121,7 @@ def numbered(vocabulary, special_tokens, kind):
     if len(ids) < len(vocabulary):
         double = next(p for i, p in enumerate(vocabulary) if ids[p] != i)
         raise ValueError(
-            "Every token of a vocabulary must stand once. "
+            "Every token of a vocabulary must occur once. "
             f"Received: {double!r} at line {vocabulary.index(double) + 1} "
             f"and line {ids[double] + 1}"
         )
@@ -129,23 +129,23 @@ def numbered(vocabulary, special_tokens, kind):
 
 
 def _whole(token):
-    """A token without halves of surrogate pairs."""
+    """Returns a token without halves of surrogate pairs."""
     return token.encode("utf-8", "ignore").decode()
 
 
 def saved_vocabulary(path, ids):
-    """The tokens of a saved vocabulary in order of their ids.
+    """Returns the tokens of a saved vocabulary in the order of their ids.
 
     Args:
         path: Its file, for errors.
-        ids: Token -> id, of the shape `VOCABULARY`.
+        ids: A dict from token to id, of the shape `VOCABULARY`.
 
     Raises:
-        ValueError: If it is empty, an id stands twice, or there is a gap.
+        ValueError: If it is empty, an id occurs twice, or there is a gap.
     """
     tokens = sorted(ids, key=ids.get)
     if not tokens:
-        raise ValueError(f"{path}: a vocabulary must hold a token or more. Received: none")
+        raise ValueError(f"{path}: a vocabulary must hold at least one token. Received: none")
     for i, token in enumerate(tokens):
         if ids[token] != i:
             what = f"{ids[token]} for {shown(token)} instead of {i}"
@@ -159,7 +159,7 @@ def saved_vocabulary(path, ids):
 
 
 def token_lines(text):
-    r"""The lines of a list of tokens or merges, which end with LF, CRLF or CR.
+    r"""Splits a list of tokens or merges into lines, at LF, CRLF or CR.
 
     >>> token_lines("a\u2028\r\nb\n")
     ['a\u2028', 'b', '']
@@ -168,10 +168,14 @@ def token_lines(text):
 
 
 def added_settings(tokens, special=False):
-    """Content -> all settings of added tokens, which are strings or dicts with some of them.
+    """Returns a dict from the content of each added token to all its settings.
+
+    Args:
+        tokens: Strings, or dicts with some of the settings.
+        special: Default of the setting `special`.
 
     Raises:
-        ValueError: If one is empty, stands twice, or has an unknown setting.
+        ValueError: If a token is empty, occurs twice, or has an unknown setting.
     """
     found = {}
     for token in as_list(tokens, "added_tokens", "tokens"):
@@ -184,7 +188,7 @@ def added_settings(tokens, special=False):
         content = settings["content"]
         if not content or content in found or len(settings) > len(FLAGS) + 1:
             raise ValueError(
-                f"An added token has a content of its own and the settings {', '.join(FLAGS)}. "
+                f"An added token needs its own content, and only the settings {', '.join(FLAGS)}. "
                 f"Received: {token}"
             )
         found[content] = settings
@@ -192,7 +196,7 @@ def added_settings(tokens, special=False):
 
 
 def check_component(path, saved, name, *known):
-    """Raises unless a component of a `tokenizer.json` is one of these: `None`, or the package's."""
+    """Raises unless a component of a `tokenizer.json` is one of `known`: `None` or components."""
     known = [None if part is None else json.loads(part.__getstate__()) for part in known]
     if saved[name] not in known:
         raise ValueError(
@@ -202,13 +206,13 @@ def check_component(path, saved, name, *known):
 
 
 def check_shared(path, saved, tokenizer, expressions=True):
-    """Raises unless a `tokenizer.json` cuts text as a tokenizer of the package does.
+    """Raises unless a `tokenizer.json` splits text like a tokenizer of the package.
 
     Args:
         path: The file, for errors.
-        saved: Its object, as `completed` gives it.
+        saved: Its object, from `completed`.
         tokenizer: The package's tokenizer.
-        expressions: Whether regular expressions must be equal, too.
+        expressions: Whether also regular expressions must be equal.
     """
     ours = json.loads(tokenizer.to_str())
     for name in ("normalizer", "pre_tokenizer", "model"):
@@ -227,7 +231,7 @@ def check_shared(path, saved, tokenizer, expressions=True):
 
 
 def _without_expressions(value):
-    """A component without its regular expressions."""
+    """Returns a component without its regular expressions."""
     if isinstance(value, list):
         return [_without_expressions(part) for part in value]
     if not isinstance(value, dict):
@@ -236,7 +240,7 @@ def _without_expressions(value):
 
 
 def check_lengths(path, saved, pad_id):
-    """Raises if a `tokenizer.json` cuts texts at their beginning, or pads with another token."""
+    """Raises if a `tokenizer.json` cuts texts at their start, or pads with another token."""
     truncation, padding = saved["truncation"] or {}, saved["padding"] or {}
     if truncation.get("direction", "Right") != "Right":
         raise ValueError(
@@ -251,7 +255,7 @@ def check_lengths(path, saved, pad_id):
 
 
 def check_added_ids(path, tokens, vocabulary):
-    """Raises unless added tokens have the ids that a file gives them."""
+    """Raises unless added tokens have the ids from their file."""
     for token in tokens:
         found = vocabulary.get(token["content"])
         if token.get("id", found) != found:

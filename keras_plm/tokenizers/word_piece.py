@@ -52,7 +52,7 @@ class WordPiece(SubwordTokenizer):
         vocabulary: Tokens in the order of their ids, special tokens included.
         lowercase: If True, lower-case texts ("uncased"); by default True if the vocabulary has no
             upper-case tokens.
-        strip_accents: If True, remove accents; by default as `lowercase`.
+        strip_accents: If True, remove accents; by default the value of `lowercase`.
         split_on_cjk: If True, each Chinese character is a word.
         special_tokens: Names of the padding, the unknown word, the token before a text, the
             separator and the mask.
@@ -84,14 +84,14 @@ class WordPiece(SubwordTokenizer):
         self.special_tokens = tuple(as_list(special_tokens, "special_tokens", "names"))
         if len(set(self.special_tokens)) != len(SPECIAL_TOKENS):
             raise ValueError(
-                "`special_tokens` are five different names, as those of "
+                "`special_tokens` must be five different names, in the order of "
                 f"{' '.join(SPECIAL_TOKENS)}. Received: {self.special_tokens}"
             )
         self._special = dict(zip(SPECIAL_IDS, self.special_tokens, strict=True))
-        # So that "[MASK]" in a text is the mask, as in the original.
+        # Add the special tokens: "[MASK]" in a text is the mask, as in the original.
         special, given = added_settings(self.special_tokens, True), added_settings(added_tokens)
         added = {name: token for name, token in special.items() if name not in given} | given
-        unknown = self.special_tokens[1]  # the model's, so a token
+        unknown = self.special_tokens[1]  # always in the vocabulary: the model needs it
         needed = [token for token in special if token == unknown or token not in given]
         ids = numbered(vocabulary, needed, "WordPiece")
         if lowercase is None:
@@ -107,7 +107,7 @@ class WordPiece(SubwordTokenizer):
         more = [name for name in given if name not in ids or given[name] != special.get(name)]
         self.added_tokens = [given[name] for name in sorted(more, key=self._vocabulary.get)]
         self._num_tokens = len(ids)
-        # A space ends what the model sees at once, but not an added token.
+        # A space ends a chunk for the model, but it may be inside an added token.
         apart = not any(token["normalized"] or " " in token["content"] for token in added.values())
         self._known = KnownChunks(self._tokenizer) if apart else None
 
@@ -140,8 +140,8 @@ class WordPiece(SubwordTokenizer):
         alphabet = frequent_characters(lines(files), tokenizer.normalizer, limit)
         if not alphabet:
             raise no_text(files)
-        # The trainer numbers "##" letters in the order of a hash map, and ids break its ties:
-        # without given ids no two trainings agree.
+        # The trainer numbers "##" letters in the order of a hash map, and breaks ties by ids:
+        # without given ids, trainings differ.
         pre_tokenize = tokenizer.pre_tokenizer.pre_tokenize_str
         inner = [letter for letter in alphabet if len(pre_tokenize("a" + letter)) == 1]
         letters = [*SPECIAL_TOKENS, *alphabet, *("##" + letter for letter in inner)]
@@ -152,7 +152,7 @@ class WordPiece(SubwordTokenizer):
                 f"Received: vocabulary_size={vocabulary_size}"
             )
         long = re.compile(rf"[^ \t\r\n]{{{LONGEST + 1}}}")
-        if any(long.search(line) for line in lines(files)):  # the check of each word takes time
+        if any(long.search(line) for line in lines(files)):  # checking each word takes time
             too_long = tokenizers.Regex(rf"[\s\S]{{{LONGEST + 1},}}")
             left_out = tokenizers.pre_tokenizers.Split(too_long, "removed")
             tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(
@@ -166,7 +166,7 @@ class WordPiece(SubwordTokenizer):
             show_progress=False,
         )
         tokenizer.train_from_iterator(lines(files), trainer)
-        # Rebuilt from its tokens, so that a trained and a loaded tokenizer are the same thing.
+        # Rebuild it from its tokens: a trained and a loaded tokenizer are then equal.
         vocabulary = tokenizer.get_vocab()
         return cls(sorted(vocabulary, key=vocabulary.get), lowercase=lowercase)
 
@@ -176,7 +176,7 @@ class WordPiece(SubwordTokenizer):
 
         Args:
             path: The file.
-            lowercase: Overrides the setting of the file.
+            lowercase: As in the class; overrides the setting of the file.
             **options: Other arguments of the class; they override settings of the file.
 
         Raises:
@@ -238,7 +238,7 @@ class WordPiece(SubwordTokenizer):
     def _to_json(self):
         saved = json.loads(self._tokenizer.to_str())
         if self.special_tokens != SPECIAL_TOKENS:
-            # The package reads past names it does not know.
+            # The package ignores names that it does not know.
             saved["model"]["special_tokens"] = list(self.special_tokens)
         return json.dumps(saved, ensure_ascii=False)
 
@@ -260,7 +260,7 @@ class WordPiece(SubwordTokenizer):
 
     def get_config(self):
         config = {"vocabulary": self.vocabulary[: self._num_tokens], "lowercase": self.lowercase}
-        # Defaults are left out: a fingerprint is of what a tokenizer does.
+        # Without defaults: new options keep old fingerprints.
         return config | {
             name: list(value) if isinstance(value, tuple) else value
             for name, default in DEFAULTS.items()
@@ -278,7 +278,7 @@ DEFAULTS = {
 
 
 def _lines(path, text):
-    """The tokens of a `vocab.txt`, without blank lines at its end."""
+    """Returns the tokens of a `vocab.txt`, without blank lines at its end."""
     tokens = token_lines(text)
     while len(tokens) > 1 and not tokens[-1]:
         tokens.pop()
@@ -288,16 +288,16 @@ def _lines(path, text):
             what = f"a token of line {places[token]}" if token in places else "a null character"
             what = what if token else "an empty line"
             raise ValueError(
-                f"{path}:{number}: Every line must hold another token. If ids depend on this line, "
-                f"give it a name that no text has, as '[line {number}]'. Received: {what}, "
-                f"{token!r:.60}"
+                f"{path}:{number}: Every line must hold a different token. If ids depend on this "
+                f"line, give it a name that no text has, such as '[line {number}]'. Received: "
+                f"{what}, {token!r:.60}"
             )
         places[token] = number
     return tokens
 
 
 def _template(frame):
-    """What puts special tokens around one text or two, for the `tokenizers` package."""
+    """Returns the package's component that puts special tokens around one text or two."""
     (cls, _), (sep, _) = frame
     single, pair = f"{cls} $A {sep}", f"{cls} $A {sep} $B:1 {sep}:1"
     return tokenizers.processors.TemplateProcessing(single, pair, frame)

@@ -1,4 +1,4 @@
-"""Tokenizer of whole words, for n-grams, neural language models and word vectors."""
+"""Tokenizer of whole words, for n-gram models, neural language models and word vectors."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -69,8 +69,8 @@ class Words(SubwordTokenizer):
         check_one_of(split, "split", SPLITS)
         if lowercase and unk_token not in ("[UNK]", unk_token.lower()):
             raise ValueError(
-                "Words are lower-cased before they are looked up, so the text's unknown word must "
-                f"be in lower case: `unk_token={unk_token.lower()!r}`. Received: {unk_token!r}"
+                "With `lowercase`, the unknown word of the text must be in lower case: "
+                f"`unk_token={unk_token.lower()!r}`. Received: {unk_token!r}"
             )
         self._special = {"pad_id": "[PAD]", "unk_id": unk_token, "end_id": "[EOS]"}
         ids = numbered(vocabulary, self._special.values(), "Words")
@@ -90,8 +90,8 @@ class Words(SubwordTokenizer):
     ) -> Self:
         """Creates a vocabulary of the most frequent words of text files, plain or `.gz`.
 
-        `[PAD]`, the unknown word and `[EOS]` have the ids 0, 1 and 2. Words of equal frequency are
-        in the order of their code points.
+        `[PAD]`, the unknown word and `[EOS]` have the ids 0, 1 and 2. Words of equal frequency
+        follow the order of their code points.
 
         Args:
             files: One path or a list of paths.
@@ -114,7 +114,7 @@ class Words(SubwordTokenizer):
         model = tokenizers.models.WordLevel(unk_token=unk_token)
         tokenizer = word_tokenizer(model, lowercase, split)
         trainer = tokenizers.trainers.WordLevelTrainer(
-            # Room for special words that the text writes, too.
+            # Room for special words that also occur in the text.
             vocab_size=2**31 if vocabulary_size is None else vocabulary_size + len(special),
             min_frequency=min_count,
             show_progress=False,
@@ -126,7 +126,8 @@ class Words(SubwordTokenizer):
         if not words:
             if min_count > 1:
                 raise ValueError(
-                    f"No word of these files occurs so often. Received: min_count={min_count}"
+                    f"A word of the files must occur `min_count` times: lower it. "
+                    f"Received: min_count={min_count}"
                 )
             raise no_text(files)
         return cls(vocabulary, lowercase, split, unk_token)
@@ -151,7 +152,7 @@ class Words(SubwordTokenizer):
             check_component(path, saved, name, None)
         if saved["added_tokens"]:
             raise ValueError(
-                f"{path}: `added_tokens` must be empty, because `Words` has none. "
+                f"{path}: `added_tokens` must be empty for `Words`. "
                 f"Received: {saved['added_tokens'][0]['content']!r:.60}"
             )
         return tokenizer
@@ -162,7 +163,7 @@ class Words(SubwordTokenizer):
         token_ids = one_row(token_ids)
         wrong = [i for i in token_ids if not 0 <= i < len(vocabulary)]
         if wrong:
-            raise ValueError(f"Token ids must lie in [0, {len(vocabulary)}). Received: {wrong[0]}")
+            raise ValueError(f"Token ids must be in [0, {len(vocabulary)}). Received: {wrong[0]}")
         return " ".join(vocabulary[i] for i in token_ids if i not in left_out)
 
     def tokenize(self, text: str | Sequence[str]) -> list[str]:
@@ -183,7 +184,7 @@ class Words(SubwordTokenizer):
         """
         if pairs is not None:
             raise ValueError(
-                "`Words` packs one text in a row; pack the second texts by themselves. "
+                "`Words` packs one text in a row; pack second texts separately. "
                 f"Received: pairs={pairs!r:.60}"
             )
         return super().encode(texts, None, max_length, return_offsets)
@@ -192,7 +193,7 @@ class Words(SubwordTokenizer):
         if not texts or isinstance(texts[0], str):
             return super()._encode(texts, offsets)
         if any(isinstance(words, str) for words in texts):
-            return super()._encode(texts, offsets)  # says that both kinds were given
+            return super()._encode(texts, offsets)  # raises for texts of both kinds
         normalize, find = self._tokenizer.normalizer.normalize_str, self._vocabulary.get
         rows = []
         for words in texts:
@@ -210,7 +211,7 @@ class Words(SubwordTokenizer):
 
 
 def word_tokenizer(model, lowercase, split):
-    """Splits texts into words, each as `model` has it."""
+    """Returns the package's tokenizer that splits texts into words for `model`."""
     tokenizer = tokenizers.Tokenizer(model)
     tokenizer.normalizer = tokenizers.normalizers.BertNormalizer(
         clean_text=True, handle_chinese_chars=False, strip_accents=False, lowercase=lowercase

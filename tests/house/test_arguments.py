@@ -1,4 +1,4 @@
-"""Objects of the wrong kind are refused where a user passes them, each in one sentence."""
+"""User-facing functions refuse objects of the wrong kind with an error of one sentence."""
 
 import keras
 import numpy as np
@@ -38,7 +38,7 @@ def dense():
 
 
 def takers():
-    """What reads an encoder and its tokenizer, as functions of the two."""
+    """Returns functions of an encoder and a tokenizer that read both."""
     rows = texts(4)
     yield lambda e, t: Classifier(e, LABELS, t)
     yield lambda e, t: Regressor(e, (0, 5), t)
@@ -147,7 +147,7 @@ def test_methods_take_functions_and_parts_of_their_kind(model):
     fit = FineTune(epochs=1).fit
     with pytest.raises(TypeError, match="`metric` must be a function.*metrics.accuracy"):
         fit(model, Classifier, TOKENIZER, rows, rows, metric="accuracy")
-    with pytest.raises(TypeError, match="`distribution` is what.*distribute"):
+    with pytest.raises(TypeError, match="`distribution` must be from.*distribute"):
         fit(model, Classifier, TOKENIZER, rows, distribution="mirrored")
     stops = keras.callbacks.EarlyStopping("loss")
     assert fit(model, Classifier, TOKENIZER, rows, callbacks=stops).training_log["loss"]
@@ -174,7 +174,7 @@ def test_decoding_and_tokenizers_read_arrays_and_texts():
     for wrong in (TEXTS, packed["token_ids"], {"token_ids": packed["token_ids"]}):
         with pytest.raises(TypeError, match="`inputs` must be a dict.*pack.*generate"):
             decoding.greedy(gpt, wrong, 0, 1)
-    with pytest.raises(TypeError, match="A tokenizer packs texts.*in row 1 of `texts`"):
+    with pytest.raises(TypeError, match="A tokenizer needs texts.*in row 1 of `texts`"):
         TOKENIZER.pack(["a", Example("a", "no")])
     for wrong in (packed["token_ids"], ["a", "b"], [1.5]):
         with pytest.raises(TypeError, match="one row of whole numbers.* at 0"):

@@ -477,7 +477,7 @@ def test_byte_order_marks_line_ends_and_lengths(tmp_path):
         ("tokenizer_config", {"never_split": "[CLS]"}, "`never_split` must be a list or null"),
         ("tokenizer_config", {"pad_token": 0}, "`pad_token` must be text or an object or null"),
         ("tokenizer_config", {"pad_token": {"lstrip": True}}, "`pad_token.content` must be text"),
-        ("tokenizer_config", {"pad_token": ""}, "An added token has a content of its own"),
+        ("tokenizer_config", {"pad_token": ""}, "An added token needs its own content"),
         ("tokenizer_config", {"added_tokens_decoder": []}, "`added_tokens_decoder` must be an obj"),
         ("tokenizer_config", {"added_tokens_decoder": {"-2": {"content": "a"}}},
          "a key of `added_tokens_decoder` must be an id. Received: '-2'"),

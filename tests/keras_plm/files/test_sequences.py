@@ -1,4 +1,4 @@
-"""What users pass as lists: columns of tables, arrays, generators, and lists of names."""
+"""Sequences that users pass: columns of tables, arrays, generators, and lists of names."""
 
 from types import SimpleNamespace
 
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.backend_neutral
 
 
 class Column:
-    """A column of a table that is indexed by labels, as pandas' `Series`."""
+    """A column of a table with labels as its index, like pandas' `Series`."""
 
     def __init__(self, values, index=None):
         self.values = list(values)
@@ -60,7 +60,7 @@ class Column:
 
 
 class NAType:
-    """As pandas' `NA`: neither true nor false."""
+    """Like pandas' `NA`, neither true nor false."""
 
     def __bool__(self):
         raise TypeError("boolean value of NA is ambiguous")
@@ -72,7 +72,7 @@ class NAType:
 
 
 def pandas_columns(values):
-    """The same texts in every kind of column that pandas has."""
+    """Returns the same texts in every kind of pandas column."""
     pandas = pytest.importorskip("pandas")
     many = len(values)
     yield pandas.Series(values, index=range(many)[::-1])
@@ -86,7 +86,7 @@ def pandas_columns(values):
 
 
 def same_sequences(values):
-    """The same values in every kind of sequence."""
+    """Returns the same values in every kind of sequence."""
     yield tuple(values)
     yield np.array(values)
     yield np.array(values, dtype=object)
@@ -104,7 +104,7 @@ def test_texts_are_read_by_position():
     paired = model.predict(FIRST, pairs=SECOND, probabilities=True)
     assert np.abs(wanted - paired).max() > 1e-5
     for x, pairs in zip(same_sequences(FIRST), same_sequences(SECOND), strict=True):
-        # The same width of the same batch, so the numbers are the same.
+        # The batch and its width are the same, so the numbers are too.
         np.testing.assert_array_equal(model.predict(x, probabilities=True), wanted)
         found = model.predict(list(FIRST), pairs=pairs, probabilities=True)
         np.testing.assert_array_equal(found, paired)
@@ -114,7 +114,7 @@ def test_texts_are_read_by_position():
 @pytest.mark.backend_neutral
 def test_a_table_is_no_list():
     class Table:
-        """Iterates over its columns' names, as tables of pandas do."""
+        """Iterates over the names of its columns, like tables of pandas."""
 
         columns = ["text", "label"]
 
@@ -364,7 +364,7 @@ def test_fit_and_evaluate_take_no_texts_and_need_targets(monkeypatch):
     model = classifier()
     model.compile("adam")
     rows, made = texts(4), model.batches(texts(4), batch_size=4)
-    monkeypatch.setattr(model, "train_step", None)  # what is wrong is said before a step
+    monkeypatch.setattr(model, "train_step", None)  # the error must come before the first step
     for wrong in (rows, FIRST, tuple(FIRST), (FIRST, ["no"] * 4), (rows, None), "a b"):
         with pytest.raises(TypeError, match=r"model.batches\(.*Received: validation_data of type"):
             model.fit(made, validation_data=wrong, verbose=0)
@@ -480,6 +480,6 @@ def test_words_and_tags_of_unequal_number_are_found_by_their_example():
     with pytest.raises(ValueError, match="^example 1: Either every example needs one label"):
         batches(mixed, TOKENIZER, TAGS)
     with pytest.raises(
-        ValueError, match="1 strings and 2 lists; text 2 is the first unlike text 0"
+        ValueError, match="1 strings and 2 lists; text 2 is the first that differs from text 0"
     ):
         tagger.batches([["a"], ["b"], "a b"])

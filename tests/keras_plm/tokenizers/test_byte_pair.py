@@ -1,4 +1,4 @@
-"""Byte pairs: the paper's algorithm in plain Python, lossless text, packing."""
+"""Byte pairs, compared with the paper's algorithm in plain Python; lossless text; packing."""
 
 import collections
 import gzip
@@ -54,7 +54,7 @@ def words_of(text):
 def merged(word, pair):
     out = []
     for piece in word:
-        # Left to right; a piece that was just merged holds more letters than its first half.
+        # Merges go from left to right. A merged piece has more letters than its first half.
         if out and (out[-1], piece) == pair:
             out[-1] += piece
         else:
@@ -63,7 +63,7 @@ def merged(word, pair):
 
 
 def learn(text, vocabulary_size):
-    """Algorithm 1 of the paper; of equally frequent pairs the one of smaller ids is merged."""
+    """Algorithm 1 of the paper; among equally frequent pairs, the smaller ids are merged first."""
     words = collections.Counter(w for line in text.splitlines() for w in words_of(line))
     words = [(list(word), count) for word, count in words.items()]
     pieces = [*SPECIAL, *sorted({letter for word, _ in words for letter in word})]
@@ -83,7 +83,7 @@ def learn(text, vocabulary_size):
 
 
 def cleaned(text):
-    """What is kept of a text: no control characters, composed accents, single spaces."""
+    """Cleans a text: removes control characters, composes accents, collapses spaces."""
     kept = [c for c in text if c in "\t\n\r" or unicodedata.category(c)[0] != "C"]
     return " ".join(unicodedata.normalize("NFC", "".join(kept)).split())
 
@@ -257,7 +257,7 @@ def test_bad_input_is_explained(tokenizer, corpus, tmp_path):
         BytePair(["[PAD]", "[UNK]", "[BOS]", "a"], [])
     with pytest.raises(ValueError, match="'low' at line 5 and line 6"):
         BytePair([*SPECIAL, "low", "low"], [])
-    with pytest.raises(ValueError, match=r"joins two tokens .* merges\[1\]=\('l', 'x'\)"):
+    with pytest.raises(ValueError, match=r"join two tokens .* merges\[1\]=\('l', 'x'\)"):
         BytePair(PIECES, [(" ", "l"), ("l", "x")])
     with pytest.raises(ValueError, match="`unknown` must be .* Received: 'drop'"):
         BytePair(PIECES, MERGES, unknown="drop")

@@ -1,4 +1,4 @@
-"""Byte pairs as GPT and GPT-2 have them: the released files, training, offsets, tasks' inputs."""
+"""Byte pairs of GPT and GPT-2: the released files, training, offsets, inputs of tasks."""
 
 import gzip
 import json
@@ -56,7 +56,7 @@ class TestReleasedVocabulary:
         for text, ids in MICRO.items():
             assert plain.encode([text]).token_ids.tolist() == ids
         assert (len(released), released.text_size, len(plain)) == (40_482, 40_478, 40_478)
-        # The known continuation of the released model, which has 'm as a word.
+        # The known continuation of the released model, which splits off 'm as a word.
         said = 'the president is a very good man. " \n " i\'m sure he is, " said the'
         ids = [481, 4735, 544, 246, 963, 870, 762, 239, 244, 40477, 244, 249, 719, 881, 487, 544]
         assert plain.encode([said]).token_ids.tolist() == [*ids, 240, 244, 603, 481]
@@ -91,7 +91,7 @@ class TestReleasedVocabulary:
 
 
 def test_words_are_those_of_spacy():
-    """Words of spaCy 3.8's English tokenizer, after the released clean-up, recorded once."""
+    """The expected words are recorded from spaCy 3.8's English tokenizer, after the clean-up."""
     pieces = ["<unk>", *"abcdefghijklmnopqrstuvwxyz"]
     tokenizer = BytePair(pieces, [], lowercase=False, scheme="gpt")._tokenizer
     wanted = [
@@ -226,11 +226,11 @@ class TestTasks:
 
     def test_what_does_not_fit_is_named(self):
         tokenizer = self.tokenizer()
-        with pytest.raises(ValueError, match="as many choices as the others.*2 texts"):
+        with pytest.raises(ValueError, match="the same number of choices.*2 texts"):
             tokenizer.pack(["a", "b"], choices=[["a"], ["b", "c"]])
-        with pytest.raises(ValueError, match="Choices stand in the place of second texts"):
+        with pytest.raises(ValueError, match="Choices replace second texts"):
             tokenizer.pack(["a"], ["b"], choices=[["a", "b"]])
-        with pytest.raises(ValueError, match="Both orders are those of pairs"):
+        with pytest.raises(ValueError, match="`both_orders` needs pairs"):
             tokenizer.pack(["a"], both_orders=True)
         with pytest.raises(ValueError, match="Without a delimiter.*packs one text in a row"):
             tokenizer.unframed().pack(["a"], ["b"])
@@ -238,7 +238,7 @@ class TestTasks:
             ValueError, match=r"some of _start_ _delimiter_ _classify_ _pad_.*_end_"
         ):
             self.tokenizer(special_tokens=["_start_", "_end_"])
-        with pytest.raises(ValueError, match="`special_tokens` are some of none here"):
+        with pytest.raises(ValueError, match="`special_tokens` must be some of none here"):
             BytePair(["[PAD]", "[UNK]", "[BOS]", "[EOS]"], [], special_tokens=["_start_"])
         with pytest.raises(ValueError, match="`scheme` must be one of 'space', 'gpt', 'gpt2'"):
             BytePair(["<unk>"], [], scheme="bert")
@@ -256,7 +256,7 @@ def test_files_that_do_not_belong_together(tmp_path):
     encoder, merges = tmp_path / "encoder.json", tmp_path / "vocab.bpe"
     encoder.write_text(json.dumps({"<unk>": 0, "a": 1, "b</w>": 2, "ab</w>": 3}))
     merges.write_text("#version: 0.2\na b</w>\na c</w>\n")
-    with pytest.raises(ValueError, match=r"vocab.bpe:3: .* both files of one tokenizer.*'a c</w>'"):
+    with pytest.raises(ValueError, match=r"vocab.bpe:3: .* two files of one tokenizer.*'a c</w>'"):
         BytePair.load(encoder, merges)
     merges.write_text("#version: 0.2\na b</w>\n\n")
     assert BytePair.load(encoder, merges).tokenize("ab") == ["ab</w>"]
@@ -271,7 +271,7 @@ def test_files_that_do_not_belong_together(tmp_path):
         BytePair.load(encoder, merges)
     with pytest.raises(ValueError, match="No file .*missing.bpe"):
         BytePair.load(encoder, tmp_path / "missing.bpe")
-    with pytest.raises(ValueError, match="has its settings with it. Received: lowercase"):
+    with pytest.raises(ValueError, match="has its own settings.* Received: lowercase"):
         BytePair.load(encoder, lowercase=True)
 
 

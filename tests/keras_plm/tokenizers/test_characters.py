@@ -95,7 +95,7 @@ def test_refuses_what_is_no_text():
         ValueError, match="A word must be a string.*Received: .'two'. of list as word 1"
     ):
         Characters().pack([["one", ["two"]]])
-    with pytest.raises(ValueError, match="pack the second texts"):
+    with pytest.raises(ValueError, match="pack second texts"):
         Characters().pack(["one"], pairs=["two"])
     with pytest.raises(ValueError, match="room for text"):
         Characters().pack(["one"], max_length=2)

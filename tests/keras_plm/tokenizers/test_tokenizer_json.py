@@ -1,4 +1,4 @@
-"""Damaged and foreign files of tokenizers: the ids are the file's own, or an error names it."""
+"""Damaged and foreign tokenizer files: the ids are those of the file, or an error names it."""
 
 import json
 import os
@@ -22,7 +22,7 @@ TOKENIZERS = {
 
 
 def change(kind, path, changing):
-    """Saves a tokenizer and changes its JSON; `changing` gets the object and may give another."""
+    """Saves a tokenizer and changes its JSON; `changing(object)` may return another object."""
     TOKENIZERS[kind].save(path)
     saved = json.loads(path.read_text())
     other = changing(saved)
@@ -30,7 +30,7 @@ def change(kind, path, changing):
 
 
 def setting(*keys, to):
-    """What sets a value in nested objects."""
+    """Returns a function that sets a value in nested objects."""
 
     def set_it(saved):
         for key in keys[:-1]:
@@ -62,14 +62,14 @@ WITH_VOCABULARY = [
     (lambda saved: json.dumps(saved).replace("1", "1" * 5000), "a number of thousands of digits"),
     (vocab(low=1), 'each id once. Received: 1 for "\\[UNK\\]" and for "low"'),
     (vocab(low=77), "from 0 without a gap, .* Received: .* instead of "),
-    (setting("model", "vocab", to={}), "a vocabulary must hold a token or more. Received: none"),
+    (setting("model", "vocab", to={}), "a vocabulary must hold at least one token. Received: none"),
     (setting("model", "vocab", to=[["low", 0]]), "`model.vocab` must be an object"),
     (lambda saved: saved["model"].pop("vocab") and None, "`model.vocab` must be .* no such key"),
     (lambda saved: json.dumps(saved).replace('"[PAD]"', '"\\ud800"'), "half of a surrogate pair"),
     (lambda saved: json.dumps(saved).replace('"[PAD]": 0', '"[PAD]": 0, "[PAD]": 0'), "twice"),
     (
         lambda saved: json.dumps(saved).replace('"[UNK]"', '""'),
-        "a text of a character or more|of its own",
+        "a text of at least one character|its own content",
     ),
     (setting("normalizer", to="lower"), "`normalizer.* must be an object"),
     (setting("normalizer", to={"type": "Nothing"}), "`normalizer.*` must be (one|true)"),
@@ -85,12 +85,12 @@ OWN = {
         (setting("model", "special_tokens", to=["a"]), "five different names"),
         (lambda saved: json.dumps(saved).replace("[MASK]", "[M]"), r"without \[MASK\]"),
         (setting("added_tokens", to=[{"id": 7, "content": "low"}]), "Received: 7 for 'low'"),
-        (setting("added_tokens", to=[{"id": 7, "content": ""}]), "content of its own"),
+        (setting("added_tokens", to=[{"id": 7, "content": ""}]), "its own content"),
         (setting("normalizer", "lowercase", to=[]), "component `normalizer` must be one that"),
     ],
     "BytePair": [
-        (setting("model", "merges", to=[["l", "x"]]), r"joins two tokens .*merges\[0\]"),
-        (setting("model", "merges", to=[["l"]]), r"joins two tokens .*merges\[0\]"),
+        (setting("model", "merges", to=[["l", "x"]]), r"join two tokens .*merges\[0\]"),
+        (setting("model", "merges", to=[["l"]]), r"join two tokens .*merges\[0\]"),
         (setting("model", "merges", to=[3]), r"`model.merges\[0\]` must be a list"),
         (setting("model", "merges", to=None), "`model.merges` must be a list"),
         (setting("model", "unknown", to="None"), "`unknown` must be '.UNK.' or 'error'"),
@@ -180,7 +180,7 @@ def test_tokens_that_are_no_text_are_named():
 
 @pytest.mark.parametrize("scheme, size", [("space", 40), ("gpt", 90), ("gpt2", 320)])
 def test_byte_pairs_of_a_long_word_are_learned_in_parts(scheme, size, tmp_path):
-    # In one part this would take 100 billion steps.
+    # Without splitting, this would take 100 billion steps.
     (tmp_path / "text.txt").write_text("acgt" * 75_000 + "\n")
     trained = BytePair.train(tmp_path / "text.txt", size, scheme=scheme)
     assert ("a", "c") in trained.merges
@@ -198,7 +198,7 @@ def test_words_that_are_unknown_are_left_out_of_learning(tmp_path):
 
 @pytest.mark.full
 def test_long_words_take_linear_time():
-    # Each would take billions of steps if time were the square of a length.
+    # Each would take billions of steps in quadratic time.
     words = ["low" * 16_000, "." * 50_000, " " * 50_000 + "l\n", "l\u0301" * 25_000]
     gpt = BytePair(["<unk>", *"low.", "w</w>", "lo"], [("l", "o")], scheme="gpt")
     for tokenizer in (*TOKENIZERS.values(), gpt):

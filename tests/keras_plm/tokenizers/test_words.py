@@ -105,7 +105,7 @@ def test_bad_input(file, tmp_path):
         Words(["[PAD]", "[UNK]", "[EOS]"]).detokenize([1, 99])
     with pytest.raises(ValueError, match=r"must hold \[PAD\] <unk> \[EOS\]"):
         Words(["[PAD]", "[UNK]", "[EOS]"], unk_token="<unk>")
-    with pytest.raises(ValueError, match="stand once"):
+    with pytest.raises(ValueError, match="occur once"):
         Words(["[PAD]", "[UNK]", "[EOS]", "a", "a"])
     for call in (Words.train, lambda f, split: Words(["[PAD]", "[UNK]", "[EOS]"], split=split)):
         with pytest.raises(ValueError, match="`split` must be one of"):
@@ -114,10 +114,10 @@ def test_bad_input(file, tmp_path):
         Words.train(file, 3)
     with pytest.raises(ValueError, match="`min_count` must be a whole number, 1 or more"):
         Words.train(file, min_count=0)
-    with pytest.raises(ValueError, match="occurs so often"):
+    with pytest.raises(ValueError, match="must occur `min_count` times"):
         Words.train(file, min_count=9)
     (tmp_path / "empty.txt").write_text("\n\n")
-    with pytest.raises(ValueError, match="learned from text"):
+    with pytest.raises(ValueError, match="vocabulary needs text"):
         Words.train(tmp_path / "empty.txt")
     words = Words.train(file)
     with pytest.raises(ValueError, match="There is no text in these files"):
