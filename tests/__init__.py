@@ -1,4 +1,4 @@
-"""Tests. `keras_plm` has the folders of the library; `house` tests the repository as a whole."""
+"""Tests. `keras_plm` mirrors the library's folders; `house` tests the whole repository."""
 
 from pathlib import Path
 

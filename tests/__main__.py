@@ -1,7 +1,8 @@
 """Runs the tests: `python -m tests [quick|rest|all|everything] [backend ...] [options]`.
 
-The quick tier is the default. `rest` is what it leaves out, `all` is both. `everything` also runs
-each test under each backend. Options go to pytest. The last line counts the tests of each backend.
+The quick tier is the default. `rest` is the remaining tests, `all` is both. `everything` also runs
+each test under each backend. pytest receives the options. The last line counts the tests per
+backend.
 """
 
 import os
@@ -24,7 +25,7 @@ TIERS = {
 
 
 def environment_of(backend):
-    """The variables under which a backend runs small tests fastest."""
+    """Returns the environment variables with which a backend runs small tests fastest."""
     return {
         **os.environ,
         "KERAS_BACKEND": backend,
@@ -32,7 +33,7 @@ def environment_of(backend):
         "TF_NUM_INTRAOP_THREADS": "1",
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "TOKENIZERS_PARALLELISM": "false",
-        # Compiling is most of the work under JAX; many tests compile the same functions.
+        # Under JAX, compilation takes most of the time, and many tests compile the same functions.
         "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
         "JAX_COMPILATION_CACHE_DIR": str(ROOT / ".compiled" / "tests"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",

@@ -1,4 +1,4 @@
-"""What all tests share: seeds, and real data where it is there."""
+"""Fixtures of all tests: seeds, and real data if present."""
 
 import importlib
 import os
@@ -23,9 +23,9 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Gives tests their tier, and leaves out those of other backends.
+    """Assigns tests to tiers and removes tests of other backends.
 
-    Backend-neutral tests are left to torch, which starts fastest and compiles nothing.
+    Backend-neutral tests run under torch, which starts fastest and compiles nothing.
     """
     backend = keras.backend.backend()
     for item in items:
@@ -39,7 +39,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 def _only_in_full(item, backend):
-    """Whether the quick tier leaves a test out that has no marker `full`."""
+    """Returns whether a test without the marker `full` is not in the quick tier."""
     in_quick, compiles = item.get_closest_marker("quick_cases"), item.get_closest_marker("compiles")
     if in_quick and item.callspec.id not in in_quick.args:
         return True
@@ -49,11 +49,11 @@ def _only_in_full(item, backend):
 
 
 def _is_here(item, backend, split):
-    """Whether a test runs under this backend.
+    """Returns whether a test runs under this backend.
 
-    Where the full tier is split, a test of it runs under one backend, fixed by `split_to` or else
-    by its name, unless it has the marker `each_backend`. What is in the quick tier of torch runs
-    there and under one of the two others.
+    Where the full tier is split, each test runs under one backend. The marker `split_to`, otherwise
+    the name of the test, decides which one. Tests with the marker `each_backend` run under all.
+    Tests in the quick tier of torch run there and under one of the two other backends.
     """
     if item.get_closest_marker("backend_neutral"):
         return backend == "torch"
@@ -71,7 +71,7 @@ def _is_here(item, backend, split):
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
-    """A cache folder of the test's own."""
+    """Gives each test its own cache folder."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
@@ -82,7 +82,7 @@ def seeded():
 
 @pytest.fixture(autouse=True, scope="module")
 def compiled_programs_end():
-    """JAX keeps all it compiled, mapped into memory, till the system has no maps left to give."""
+    """Drops compiled programs: JAX maps them into memory until the system runs out of maps."""
     yield
     if keras.backend.backend() == "jax":
         importlib.import_module("jax").clear_caches()
@@ -112,7 +112,7 @@ def oracles():
 
 @pytest.fixture
 def encoder(tmp_path):
-    """The folder of a BERT of random weights that knows letters."""
+    """The folder of a BERT with random weights and letters as tokens."""
     from keras_plm.models import BERT
     from tests.helpers.small_runs import TOKENIZER
 
@@ -123,7 +123,7 @@ def encoder(tmp_path):
 
 @pytest.fixture
 def table(tmp_path):
-    """Flags of a file of one's own, of texts of letters."""
+    """Flags for a user's own file, with texts of letters."""
     from tests.helpers.small_runs import LETTERS
 
     rng = np.random.default_rng(0)
@@ -135,9 +135,9 @@ def table(tmp_path):
 
 @pytest.fixture
 def run(data_folder, tmp_path, capsys):
-    """`run("gpt_ablation", ...)`: a suite at its test scale; gives its code and what is shown.
+    """`run("gpt_ablation", ...)` runs a suite at its test scale and returns its code and output.
 
-    `data_folder` is a fixture of each file of such tests: what its suites read, as small as can be.
+    Each file of such tests has a fixture `data_folder` with minimal data for its suites.
     """
     from benchmarks.__main__ import main
 

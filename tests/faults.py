@@ -1,12 +1,13 @@
-"""Puts past faults back, one at a time, and says which test notices each.
+"""Reintroduces past faults, one at a time, and reports which test notices each.
 
     python -m tests.faults [quick|all] [backend] [--near] [NAME ...]
 
-Each fault is a copy of the repository in which one text of the library is replaced. The tests next
-to the fault run first, the rest of the tier only where none of them fails; `--near` leaves the rest
-out. At least 18 of the 20 faults must be noticed by the quick tier, and all by both tiers.
+Each fault is a copy of the repository in which one text of the library is replaced. The tests
+closest to the fault run first. The rest of the tier runs only if none of them fails; `--near`
+skips the rest. The quick tier must notice at least 18 of the 20 faults, and both tiers must notice
+all.
 
-The faults are those of commits drawn at random; `docs/contributing/testing.md` says how.
+The faults come from commits drawn at random; `docs/contributing/testing.md` describes how.
 """
 
 import argparse
@@ -29,10 +30,10 @@ class Fault:
     """A fault of the past.
 
     Attributes:
-        name: What goes wrong.
-        commit: The commit that corrected it.
-        right: A text that is once in the library, wherever it is.
-        wrong: What takes its place.
+        name: Short description.
+        commit: The commit that corrected the fault.
+        right: Correct text, which occurs once in the library.
+        wrong: Faulty text that replaces it.
         near: The tests that run first.
     """
 
@@ -43,14 +44,14 @@ class Fault:
     near: tuple
 
     def file(self, root=ROOT):
-        """The one file of the library that holds `right`."""
+        """The only file of the library that contains `right`."""
         found = [
             p for p in sorted((root / "keras_plm").rglob("*.py")) if self.right in p.read_text()
         ]
         if len(found) != 1 or found[0].read_text().count(self.right) != 1:
             raise ValueError(
-                f"The text of the fault {self.name!r} must be once in the library: bring it up to "
-                f"date in tests/faults.py. Received: {self.right!r} in {len(found)} files"
+                f"The text of the fault {self.name!r} must occur once in the library: update it in "
+                f"tests/faults.py. Received: {self.right!r} in {len(found)} files"
             )
         return found[0]
 
@@ -218,7 +219,7 @@ FAULTS = [
 
 
 def copy_to(folder):
-    """Copies the repository; results and weights, which tests only read, are links."""
+    """Copies the repository, with links to results and weights, which tests only read."""
     linked = [ROOT / "benchmarks" / name for name in ("results", "weights")]
 
     def left_out(path, names):
@@ -232,20 +233,20 @@ def copy_to(folder):
 
 
 def first_failure(folder, backend, tier, paths):
-    """The name of the first test that fails, or `None`."""
+    """Returns the name of the first test that fails, or `None`."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-rfE", "--tb=no", "-W", "ignore"]
     command += ["-p", "no:cacheprovider", *TIERS[tier], *paths]
     done = subprocess.run(
         command, cwd=folder, env=environment_of(backend), capture_output=True, text=True
     )
-    if done.returncode not in (0, 1, 5):  # 5: no test there is of this tier
+    if done.returncode not in (0, 1, 5):  # 5: none of these tests is in this tier
         raise RuntimeError(done.stdout[-2000:] + done.stderr[-2000:])
     found = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
     return found and found[1]
 
 
 def noticed_by(fault, backend, tier, near_only=False):
-    """The test that notices a fault, or `None`."""
+    """Returns the name of a test that notices a fault, or `None`."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "copy"
         copy_to(folder)
@@ -259,7 +260,7 @@ def noticed_by(fault, backend, tier, near_only=False):
 def main():
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.add_argument("words", nargs="*", metavar="TIER, BACKEND or NAME")
-    parser.add_argument("--near", action="store_true", help="leave the other tests out")
+    parser.add_argument("--near", action="store_true", help="run only the tests of each fault")
     flags = parser.parse_args()
     tier = next((word for word in flags.words if word in NEEDED), "quick")
     backend = next((word for word in flags.words if word in BACKENDS), "torch")

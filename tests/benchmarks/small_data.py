@@ -1,4 +1,4 @@
-"""Files of the data sets that suites read, made up and as small as can be."""
+"""Tiny made-up files of the data sets of the suites."""
 
 import json
 
@@ -8,7 +8,7 @@ WORDS = "a cat sat on the mat and ran to two dogs".split()
 
 
 class SmallData:
-    """Writes files below a folder, of random words, the same ones each time."""
+    """Writes files of random words below a folder; the words are the same each time."""
 
     def __init__(self, root):
         self.root, self.rng = root, np.random.default_rng(0)
@@ -21,7 +21,7 @@ class SmallData:
         return self.root / name
 
     def snli(self, **counts):
-        """So many pairs of train, dev and test."""
+        """Writes these numbers of pairs for train, dev and test."""
         folder, labels = self.folder("snli_1.0"), ("entailment", "neutral", "contradiction")
         for split, count in counts.items():
             rows = [

@@ -1,4 +1,4 @@
-"""Adding a suite or a claim takes one file. Measurements: `test_speed`."""
+"""Adding a suite or a claim takes one file. `test_speed` tests this for measurements."""
 
 import sys
 
@@ -40,7 +40,7 @@ ROWS = [
 
 @pytest.fixture
 def add(tmp_path, monkeypatch):
-    """`add(package, text)` puts a file `toy.py` into a package."""
+    """`add(package, text)` writes a file `toy.py` into a package."""
 
     def write(package, text):
         (tmp_path / "package").mkdir()

@@ -1,4 +1,4 @@
-"""The suites of BERT: those that differ in one thing, and one on every kind of task."""
+"""The suites of BERT: BERTs that differ in one setting, and one BERT on every kind of task."""
 
 import json
 import re
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.backend_neutral
 
 @pytest.fixture(scope="module")
 def data_folder(tmp_path_factory):
-    """What the suites read at their test scale."""
+    """A data folder for the suites at their test scale."""
     made = SmallData(tmp_path_factory.mktemp("data"))
     made.snli(train=40, dev=10, test=10)
     made.wikigold(12)
@@ -100,5 +100,5 @@ def test_work_of_a_bert_that_guesses_every_token():
         causal: forward_work(BERT(50, 1, 2, 8, 16, causal=causal), note | {"left_to_right": causal})
         for causal in (False, True)
     }
-    # 50 words of width 8 at every token, not at 15 %, where a transform of 8 x 8 comes first.
+    # The softmax of 50 words and width 8 at every token. At 15 % an 8 x 8 transform comes first.
     assert work[True] - work[False] == pytest.approx(2 * (50 * 8 - 0.15 * (50 * 8 + 8 * 8)))

@@ -1,4 +1,4 @@
-"""Processes that write one folder at the same time lose and mix nothing."""
+"""Processes that write one folder at the same time neither lose nor mix content."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""The demo from the command line, small."""
+"""The small demo from the command line."""
 
 import dataclasses
 import json
@@ -17,7 +17,7 @@ from keras_plm.datasets.microworld import World, tasks
 @pytest.mark.full
 @pytest.mark.split_to("torch")
 @pytest.mark.skipif(
-    keras.backend.backend() == "jax", reason="compiles for minutes what others test"
+    keras.backend.backend() == "jax", reason="takes minutes to compile; other tests cover it"
 )
 def test_demo_runs_small_and_keeps_its_files(tmp_path, capsys):
     out = tmp_path / "demo"

@@ -1,4 +1,4 @@
-"""The suites of ELMo, on small texts in the form of the real ones."""
+"""The suites of ELMo, on small texts in the formats of the real ones."""
 
 import json
 import re
@@ -30,7 +30,7 @@ TAGS = {"play": ("NOUN", "VERB"), "they": "PRON", "we": "PRON", "the": "DET", "a
 
 @pytest.fixture(scope="module")
 def data_folder(tmp_path_factory):
-    """A data folder with all that the suites read, as small as can be."""
+    """A minimal data folder for the suites."""
     folder, rng = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
     for name in ("wikigold", "sst/trees", "ud_english_ewt", "books", "snli_1.0"):
         (folder / name).mkdir(parents=True)
@@ -82,7 +82,7 @@ def test_tables_of_one_folder_share_their_rows(run, tmp_path, monkeypatch):
     assert run("elmo_placement")[0] == 0
     assert run("sample_efficiency")[0] == 0
     assert {name: files(tmp_path)[name] for name in first} == first
-    assert len(files(tmp_path)) == 16 + 2 + 2  # two places more, two runs on a quarter
+    assert len(files(tmp_path)) == 16 + 2 + 2  # two more placements, two runs on a quarter
     results = [json.loads(p.read_text()) for p in (tmp_path / "results").glob("**/*.json")]
     keys = "task encoder method seed score metrics seconds backend device versions commit"
     assert all(set(keys.split()) <= set(result) for result in results)
@@ -124,7 +124,7 @@ def test_a_bilm_goes_on_with_the_text_of_a_task(run, tmp_path, monkeypatch):
     assert done.items() <= first.items()
     code, shown = run("elmo_domain_adaptation", command="report")
     assert code == 0 and "| wikigold (span f1) | " in shown and "The paper (table 7)" in shown
-    # The tables of the other suites are of the biLM as it was.
+    # The tables of the other suites show the original biLM.
     run("elmo_layers")
     code, shown = run("elmo_layers", command="report")
     assert code == 0 and "_on_wikigold" not in shown
@@ -199,7 +199,7 @@ def test_tables_without_results_say_how_to_make_them(tmp_path):
 
 
 def write(folder, task, score, seed=0, limit=0, words="w", mixes=None, **fields):
-    """A result file as `Runner` writes it; without `words` of the baseline."""
+    """Writes a result file like `Runner`; without `words` it is a result of the baseline."""
     fields = {"reader": "bilstm", "train_limit": limit, "layers": "last", **fields}
     fields |= {"words": words} if words else {}
     encoder = "e" if words else "w"
@@ -218,7 +218,7 @@ def test_tables_show_means_deviations_and_orders(tmp_path):
         write(tmp_path, "t", score, seed, words=None)
         write(tmp_path, "t", score + 0.1, seed, **mix, mixes={"input": {"weights": [0.2, 0.8]}})
     write(tmp_path, "t", 0.3)
-    write(tmp_path, "t", 0.2, limit=2, words=None)  # another suite's
+    write(tmp_path, "t", 0.2, limit=2, words=None)  # a result of another suite
     text = features.layers_markdown(tmp_path)
     assert "| t (accuracy) | 52.0 ± 2.8 (2) | 30.0 (1) |  | **62.0 ± 2.8 (2)** | " in text
     assert "last only < baseline < all, λ = 0.001 |" in text
@@ -251,19 +251,19 @@ def test_sample_efficiency_says_what_reaches_the_whole(tmp_path):
 
 
 def test_nearest_occurrences_of_a_word_by_hand():
-    #        0     1     2     3     4    5  (its own sentence's does not count)
+    #        0     1     2     3     4    5  (others in the same sentence do not count)
     words = ["a", "a", "a", "a", "b", "b"]
     tags = ["N", "N", "V", "V", "N", "V"]
     sentences = [0, 1, 2, 2, 3, 4]
     angles = np.array([0, 10, 30, 29, 0, 0]) * np.pi / 180
     vectors = np.stack([np.cos(angles), np.sin(angles)], axis=1) * 3
     found = nearest_of_word(vectors, words, tags, sentences)
-    # Of b each tag stands once, of a the verbs in one sentence: only the nouns have a choice.
+    # Each tag of b occurs once, and the verbs of a share a sentence: only the nouns of a count.
     assert found["row"].tolist() == [0, 1]
     assert found["right"].tolist() == [1, 1]
     np.testing.assert_allclose(found["chance"], [1 / 3, 1 / 3])
     equal = nearest_of_word(np.ones((6, 2)), words, tags, sentences)
-    np.testing.assert_allclose(equal["right"], equal["chance"])  # a word alone knows nothing
+    np.testing.assert_allclose(equal["right"], equal["chance"])  # no context: chance
     far = vectors.copy()
     far[1] = -far[1]
     assert nearest_of_word(far, words, tags, sentences)["right"].tolist() == [0, 0]
@@ -278,7 +278,7 @@ def test_neighbours_run_small(run, tmp_path, monkeypatch):
     assert re.search(r"random weights, layer 2 \| \S+ ± \S+ \(2\) \|", shown)
     assert "word vectors, whatever the sense" in shown and "**play**" in shown
     before = files(tmp_path)
-    assert len(before) == 4  # word vectors, the biLM, and two of random weights
+    assert len(before) == 4  # word vectors, the biLM, and two biLMs with random weights
     assert run("elmo_neighbours", seeds="2")[0] == 0 and files(tmp_path) == before
     result = json.loads(next((tmp_path / "results").glob("**/books*.json")).read_text())
     assert result["metrics"]["layer_0"] == pytest.approx(result["metrics"]["chance"])
@@ -295,13 +295,13 @@ def test_nearest_averages_by_hand():
     train_vectors = np.array([[1, 0.2], [1, -0.2], [0, 1], [1, 1], [1, 1], [0, 1], [1, 0]])
     test_vectors = np.array([[0.1, 1], [2, 0], [1, 1], [1, 1], [1, 1]])
     found = nearest_average(train_vectors, train, test_vectors, test)
-    # Both of a; b has one tag, c is unseen and takes V, which most words have.
+    # Both tags of a are found. b has one tag. c is unseen and takes V, the most frequent tag.
     assert found == {"accuracy": 0.75, "several": 1.0, "tested": 4, "tested_several": 2,
                      "unseen": 1}  # fmt: skip
     usual = nearest_average(None, train, None, test)
     assert usual["several"] == 0.5 and usual["accuracy"] == 0.5
     equal = nearest_average(np.ones((7, 2)), train, np.ones((5, 2)), test)
-    assert equal == usual  # word vectors know no more than the most frequent tag
+    assert equal == usual  # word vectors equal the most frequent tag
     with pytest.raises(ValueError, match='other than "O".*0 such words in training'):
         nearest_average(None, [("a", "O")], None, test)
     assert tagged_accuracy([["O", "N"], ["V"]], [["N", "N"], ["N"]]) == 0.5
@@ -322,7 +322,7 @@ def test_intrinsic_runs_small(run, tmp_path, monkeypatch):
         json.loads(next((tmp_path / "results").glob(f"*/micro_sense/{name}")).read_text())
         for name in ("micro_elmo*.nearest-layer_0*", "no_encoder*")
     )
-    assert result["metrics"] == usual["metrics"]  # the word alone tells no sense
+    assert result["metrics"] == usual["metrics"]  # a word without context has no sense
 
 
 @pytest.mark.full

@@ -1,4 +1,4 @@
-"""The suite `transfer`: each kind of encoder, used in every way, on each kind of task."""
+"""The suite `features_or_fine_tuning`: every encoder, method and kind of task."""
 
 import dataclasses
 import json
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.backend_neutral
 
 @pytest.fixture(scope="module")
 def data_folder(tmp_path_factory):
-    """What the suite reads, in small."""
+    """A small data folder for the suite."""
     made = SmallData(tmp_path_factory.mktemp("data"))
     made.snli(train=12, dev=6, test=6)
     made.wikigold(8)
@@ -40,7 +40,7 @@ def data_folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def released(data_folder, tmp_path_factory):
-    """Encoders of random weights in the released layouts."""
+    """Encoders with random weights in the layout of released ones."""
     root, text = tmp_path_factory.mktemp("released"), data_folder / "books" / "valid.txt"
     vocabulary = WordPiece.train(text, 100)
     save_bert(
@@ -57,7 +57,7 @@ def released(data_folder, tmp_path_factory):
 
 
 def small(scale):
-    """A scale with eight examples and one pass of everything."""
+    """A scale with eight examples and one pass."""
     tasks = tuple(
         (task, OfTask(8, 1, tuple({**dict(of_task.network), "units": 2}.items()), dev_limit=3))
         for task, of_task in scale.tasks
@@ -67,7 +67,7 @@ def small(scale):
 
 
 def of_a_single_choice(run):
-    """Whether a run is one of the many choices of layers, which one task takes for all."""
+    """Returns whether a run is one of the many layer choices, which only one task tests."""
     linear = run.method == "features" and run.reader == "linear"
     return linear and run.layers not in ("last", "elmo_mix")
 
@@ -129,7 +129,7 @@ def test_what_there_is_of_cells():
     assert (run.reader, run.layers, run.train_limit) == ("esim", "elmo_mix", 2_000)
     assert scale.run("snli", "words", "reader").layers == "last"
     assert scale.run("squad", "gpt", "lora").precision == "bfloat16"
-    # Equal terms: one grid, and as many passes for all rows of a task.
+    # Conditions are equal: all rows of a task have the same grid and number of passes.
     runs = [scale.run("sst5", "bert", row) for row in rows]
     assert len({(run.learning_rates, run.epochs, run.train_limit) for run in runs}) == 1
 

@@ -1,7 +1,7 @@
-"""Pages of the documentation show what the result files give.
+"""Pages of the documentation show the tables of the result files.
 
-CPU seconds of a table: 30 for the claims (in `test_claims`), 3.5 for `features_or_fine_tuning`, 0.6
-for its short table, less than 0.3 for each other.
+CPU seconds per table: 30 for the claims (in `test_claims`), 3.5 for `features_or_fine_tuning`, 0.6
+for its short table, less than 0.3 for every other one.
 """
 
 import re
@@ -23,9 +23,9 @@ PAGES = {path.stem: path for path in MARKS.values()}
 @pytest.mark.full
 @pytest.mark.parametrize("page", sorted(PAGES))
 def test_tables_are_those_of_the_result_files(page):
-    """Stale: run `python -m benchmarks report --docs`."""
+    """If a table is outdated, run `python -m benchmarks report --docs`."""
     for mark, path in MARKS.items():
-        if path == PAGES[page] and mark != "claims":  # `test_claims` has the verdicts of today
+        if path == PAGES[page] and mark != "claims":  # `test_claims` computes the verdicts
             assert pages.shown(mark) == pages.table(mark), mark
 
 
@@ -59,7 +59,7 @@ def test_the_index_repeats_the_counts_of_the_claims():
 
 @pytest.fixture
 def small_docs(tmp_path, monkeypatch):
-    """Two pages and a README of their own."""
+    """Two small pages and a README."""
     monkeypatch.setattr(pages, "ROOT", tmp_path)
     monkeypatch.setattr(pages, "PAGES", tmp_path / "docs")
     monkeypatch.setattr(pages, "README", tmp_path / "README.md")

@@ -1,4 +1,4 @@
-"""The command `speed`: measurements run small on every backend, peers do the same work."""
+"""The command `speed`: small measurements run on every backend, and peers do the same work."""
 
 import dataclasses
 import json
@@ -46,7 +46,7 @@ from tests.helpers.checks import assert_close, to_numpy
 
 @pytest.fixture
 def small(monkeypatch):
-    """Flags for sizes at which the work takes no time."""
+    """Returns flags for sizes at which the work takes no time."""
     size = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 12}
     monkeypatch.setitem(speed_translator.TRANSFORMER_SIZES, "tiny", {**size, "dropout": 0.1})
     for name, value in {"VOCABULARY": 13, "SOURCES": 3, "ROWS": 3}.items():
@@ -106,14 +106,14 @@ def test_without_bfloat16_float32_is_timed_alone(small, tmp_path):
     half = {speed_translator.OURS_HALF, speed_translator.TORCH_HALF}
     assert speed_translator.OURS in alone["translate tiny"]["implementations"]
     assert not half & set(alone["translate tiny"]["implementations"])
-    both, _ = timed(tmp_path, flags)  # does not do with less
+    both, _ = timed(tmp_path, flags)  # results with fewer implementations are not enough
     assert speed_translator.OURS_HALF in both["translate tiny"]["implementations"]
     assert timed(tmp_path, [*flags, "--no-half"])[0] == both
 
 
 @pytest.mark.compiles
 def test_every_text_takes_all_steps(small):
-    """Random weights never write the end token, whatever they prefer."""
+    """Random weights never generate the end token."""
     written = []
 
     def decode(*arguments, **options):
@@ -137,7 +137,7 @@ def test_kerass_layer_has_as_many_weights(heads, head_dim):
 
 @pytest.mark.full
 def test_torchs_transformer_computes_the_same(small):
-    """With our weights, between our embeddings, it gives our logits."""
+    """With our weights and embeddings, it computes our logits."""
     torch = pytest.importorskip("torch")
     size = {**speed_translator.TRANSFORMER_SIZES["tiny"], "dropout": 0.0}
     speed_translator.TRANSFORMER_SIZES["tiny"] = size
@@ -189,7 +189,7 @@ def test_torchs_transformer_computes_the_same(small):
             ):
                 put(theirs.weight, dense.kernel)
                 put(theirs.bias, dense.bias)
-    peer.train()  # as it is timed
+    peer.train()  # the timed mode
     with torch.no_grad():
         logits = peer(torch.from_numpy(source), torch.from_numpy(target))
     assert_close(to_numpy(model(inputs)), logits.numpy(), atol=1e-4)
@@ -215,7 +215,7 @@ def test_dropout_leaves_the_fused_path_to_inference(training, fused, monkeypatch
 @pytest.mark.full
 @pytest.mark.split_to("torch")
 def test_the_path_taken_follows_the_products(monkeypatch):
-    """Float32 of full precision is fused in training too; what oneDNN computes is not."""
+    """Full float32 is fused in training too; oneDNN's products are not."""
     torch = pytest.importorskip("torch")
     if keras.backend.backend() != "torch":
         pytest.skip("other backends have one path")
@@ -269,7 +269,7 @@ def test_words_are_timed_beside_their_peers(tmp_path, monkeypatch):
     pytest.importorskip("nltk")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("benchmarks.speed.measurements.words.TRAINED", ("cbow",))
-    monkeypatch.setattr("benchmarks.speed.run.peak_of", lambda *arguments: 123.0)  # but one, below
+    monkeypatch.setattr("benchmarks.speed.run.peak_of", lambda *arguments: 123.0)
     out = tmp_path / "speed.json"
     flags = ["--work", "ngram,vectors,vector_file", "--words", "5000", "--rows", "200"]
     assert main(["speed", *flags, "--repeats", "1", "--out", str(out)]) == 0
@@ -391,7 +391,7 @@ def test_scaling_on_paper(tmp_path, capsys):
 @pytest.mark.full
 @pytest.mark.backend_neutral
 def test_pretraining_on_a_gpu_is_timed_beside_its_peer(tmp_path, monkeypatch, capsys):
-    """Here without a GPU, small, and uncompiled."""
+    """The test runs without a GPU, with small sizes and without compilation."""
     pytest.importorskip("transformers")
     torch = pytest.importorskip("torch")
     assert main(["speed", "--suite", "gpu"]) == 2
@@ -422,7 +422,7 @@ def test_pretraining_on_a_gpu_is_timed_beside_its_peer(tmp_path, monkeypatch, ca
 
 @pytest.mark.full
 def test_the_peer_gpt_is_ours(tmp_path, monkeypatch):
-    """With our weights the peer gives our losses."""
+    """With our weights, the peer computes our losses."""
     pytest.importorskip("transformers")
     torch = pytest.importorskip("torch")
     load_file = pytest.importorskip("safetensors.torch").load_file
@@ -483,8 +483,8 @@ def test_reading_features_is_timed(tmp_path, monkeypatch):
 
 @pytest.mark.full
 def test_the_peer_answers_as_the_head_does(tmp_path, monkeypatch):
-    """With one model's weights: other rows, batches and search, the same answers."""
-    monkeypatch.setattr(speed_squad, "N_BEST", 384)  # few are enough where a model has learned
+    """With the same weights, the peer's own rows, batches and search give the same answers."""
+    monkeypatch.setattr(speed_squad, "N_BEST", 384)  # random weights need more than a trained model
     transformers = pytest.importorskip("transformers")
     asked = speed_squad.questions(12)
     tokenizer = WordPiece.load(speed_squad.TOKENIZER)
@@ -493,7 +493,7 @@ def test_the_peer_answers_as_the_head_does(tmp_path, monkeypatch):
     transformers.set_seed(0)
     peer = transformers.BertForQuestionAnswering(config).eval()
     for weight in peer.parameters():
-        weight.data *= 3  # scores that lie apart
+        weight.data *= 3  # separates the scores
     peer.save_pretrained(tmp_path)
     tokenizer.save(tmp_path / "tokenizer.json")
     (tmp_path / "vocab.txt").write_text("\n".join(tokenizer.vocabulary) + "\n")
@@ -532,7 +532,7 @@ def toy_sums(settings, inputs):
 @pytest.mark.full
 @pytest.mark.backend_neutral
 def test_a_measurement_is_one_file(tmp_path, monkeypatch):
-    """A new file of the package is found, run by name and suite, and shown in a table."""
+    """A new file of the package is found, runs by name and suite, and appears in a table."""
     monkeypatch.setattr(registry, "MEASUREMENTS", MEASUREMENTS | {})
     (tmp_path / "toy.py").write_text(TOY)
     monkeypatch.setattr(measurements, "__path__", [*measurements.__path__, str(tmp_path)])
@@ -553,7 +553,7 @@ def test_a_measurement_is_one_file(tmp_path, monkeypatch):
 
 @pytest.mark.backend_neutral
 def test_every_measurement_has_cases_of_its_own():
-    """But for ELMo's on a GPU, which are those of `bilm`."""
+    """The only exception is ELMo on a GPU, which has the cases of `bilm`."""
     names = [name for name in MEASUREMENTS if name != "gpu_elmo"]
     count = sum(len(MEASUREMENTS[name].cases(SpeedSettings())) for name in names)
     assert len(cases(SpeedSettings(work=",".join(names)))) == count > len(names)

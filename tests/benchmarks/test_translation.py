@@ -1,4 +1,4 @@
-"""The suite `seq2seq`, small, on made-up captions."""
+"""The suite `seq2seq` at a small scale, on made-up captions."""
 
 import gzip
 import json
@@ -28,7 +28,7 @@ TINY = {"vocabulary_size": 60, "embedding_dim": 8, "hidden_dim": 8, "num_layers"
 
 @pytest.fixture
 def captions(tmp_path, monkeypatch):
-    """A data folder with 40 made-up captions a part; rows of few lengths."""
+    """A data folder with 40 made-up captions per split and few lengths of rows."""
     monkeypatch.setattr("benchmarks.suites.seq2seq.translation.LENGTHS", 2)
     rng = np.random.default_rng(0)
     folder = tmp_path / "data" / "multi30k"
@@ -76,12 +76,12 @@ def test_bleu_is_of_the_sentences_of_each_length():
 
 
 def test_losses_are_those_of_each_place():
-    rows = even_rows(2, longest=2)  # each alone, then both
+    rows = even_rows(2, longest=2)  # each caption single, then both joined
     losses = [np.array([1.0, 3.0, 9.0]), np.array([5.0, 9.0]), np.array([1.0, 2.0, 6.0, 9.0])]
     references = ["Ein Hund.", "Zwei.", "Ein Hund. Zwei."]
     outputs = ["Ein Hund.", "Zwei. Drei.", "Ein Hund."]
     alone, both = by_captions(rows, [2, 1], losses, references, outputs)
-    assert alone["losses"] == [3.0] and both["losses"] == [1.5, 6.0]  # ends are no place's
+    assert alone["losses"] == [3.0] and both["losses"] == [1.5, 6.0]  # without end tokens
     assert (alone["rows"], alone["length"], both["length"]) == (2, 4 / 3, 2 / 3)
     assert (alone["too_few"], alone["too_many"]) == (0, 0.5)
     assert (both["too_few"], both["too_many"]) == (1, 0)

@@ -1,6 +1,6 @@
 """The command line: `python -m tests.fuzz --seed 1 --cases 1000 --reader "own_*"`.
 
-With `--case 7 --show` one case is repeated with its traceback, and its files are kept.
+`--case 7 --show` repeats one case, prints its traceback and keeps its files.
 """
 
 import argparse
@@ -25,15 +25,28 @@ ENVIRONMENT = {  # before Keras is imported
 
 def flags_of(arguments):
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
-    parser.add_argument("--seed", type=int, nargs="+", default=[1], help="seeds (default 1)")
-    parser.add_argument("--cases", type=int, default=1000, help="cases of each seed (default 1000)")
-    parser.add_argument("--reader", default="*", metavar="GLOB", help="readers, by commas")
-    parser.add_argument("--case", type=int, help="run this case only; it takes one reader")
-    parser.add_argument("--show", action="store_true", help="show the traceback, keep the files")
-    parser.add_argument("--out", type=Path, help="JSON file for counts and failures")
-    parser.add_argument("--jobs", type=int, default=2, help="processes at a time (default 2)")
     parser.add_argument(
-        "--every", type=float, default=15, help="seconds between lines of progress (default 15)"
+        "--seed", type=int, nargs="+", default=[1], help="run these seeds (default 1)"
+    )
+    parser.add_argument(
+        "--cases", type=int, default=1000, help="run so many cases per seed (default 1000)"
+    )
+    parser.add_argument(
+        "--reader",
+        default="*",
+        metavar="GLOB",
+        help="test these readers, separated by commas (default all)",
+    )
+    parser.add_argument("--case", type=int, help="run only this case, of one reader")
+    parser.add_argument(
+        "--show", action="store_true", help="print the traceback and keep the files"
+    )
+    parser.add_argument("--out", type=Path, help="write counts and failures to this JSON file")
+    parser.add_argument(
+        "--jobs", type=int, default=2, help="run so many processes at once (default 2)"
+    )
+    parser.add_argument(
+        "--every", type=float, default=15, help="print progress every N seconds (default 15)"
     )
     parser.add_argument("--list", action="store_true", help="list the readers")
     return parser.parse_args(arguments)
@@ -44,7 +57,7 @@ def main(arguments=None):
     os.environ.setdefault("KERAS_BACKEND", "torch")
     os.environ.update(ENVIRONMENT)
     if sys.platform != "linux":
-        raise SystemExit("The fuzzer needs Linux, for /proc and limits of memory")
+        raise SystemExit("The fuzzer needs Linux, for /proc and memory limits")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         os.environ["XDG_CACHE_HOME"] = f"{folder}/cache"
         from tests.fuzz.readers import READERS
@@ -55,7 +68,9 @@ def main(arguments=None):
             if any(fnmatch.fnmatch(reader.name, glob) for glob in flags.reader.split(","))
         ]
         if not chosen:
-            raise SystemExit(f"--reader names a reader, see --list. Received: {flags.reader!r}")
+            raise SystemExit(
+                f"`--reader` must name a reader, see --list. Received: {flags.reader!r}"
+            )
         if flags.list:
             print("\n".join(reader.name for reader in chosen))
             return 0
@@ -65,7 +80,7 @@ def main(arguments=None):
 
 
 def repeat(reader, seed, number, show, folder):
-    """Runs one case in this process, and says what happened."""
+    """Runs one case in this process and prints the outcome."""
     from tests.fuzz.cases import run_case
     from tests.fuzz.outcomes import ALLOWED, Hang
     from tests.fuzz.workers import make_templates
@@ -99,10 +114,10 @@ class Campaign:
         self.stopped = False
 
     def run(self, folder):
-        """Runs the cases; gives the exit status."""
+        """Runs the cases; returns the exit status."""
         from tests.fuzz import workers
 
-        for number in (signal.SIGINT, signal.SIGTERM):  # a shell may ignore that of Ctrl-C
+        for number in (signal.SIGINT, signal.SIGTERM):  # a shell may ignore SIGINT
             signal.signal(number, self.stop)
         workers.run(
             self.readers, self.flags.seed, self.flags.cases, folder, self.flags.jobs, self.add,
@@ -115,16 +130,16 @@ class Campaign:
         return 130 if self.stopped else int(bool(self.failures))
 
     def stop(self, *_):
-        """Handles a signal: the run ends at its next check, at the second signal at once.
+        """Handles a signal: the run ends at its next check, or immediately at the second signal.
 
-        Libraries may catch an exception that is raised inside of them.
+        A library may catch an exception that is raised inside it.
         """
         if self.stopped:
             raise KeyboardInterrupt
         self.stopped = True
 
     def add(self, found):
-        """Takes the result of a case."""
+        """Records the result of a case."""
         from tests.fuzz.outcomes import ALLOWED
 
         self.counts[found["reader"]][found["outcome"]] += 1
@@ -144,7 +159,7 @@ class Campaign:
             self.write()
 
     def write(self):
-        """Writes what was found so far, under a temporary name first."""
+        """Writes the findings so far, atomically."""
         from keras_plm.experiments.environment import environment
         from keras_plm.files.writing import write_json
 
@@ -163,7 +178,7 @@ class Campaign:
         write_json(self.flags.out, found)
 
     def signatures(self):
-        """A line for each kind of failure, the most frequent of a reader first."""
+        """Returns a line for each kind of failure, the most frequent of a reader first."""
         kinds = collections.defaultdict(list)
         for found in self.failures:
             kinds[found["reader"], found["outcome"], found["signature"]].append(found)

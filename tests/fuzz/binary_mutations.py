@@ -1,4 +1,4 @@
-"""Mutations of arrays and archives: headers that lie, values that are no numbers, code, bombs."""
+"""Mutations of arrays and archives: false headers, invalid numbers, code, decompression bombs."""
 
 import ast
 import functools
@@ -17,20 +17,20 @@ import numpy as np
 
 from tests.fuzz.text_mutations import binary, json_file, json_value, text
 
-CANARY = "executed"  # a file in the working folder that code in an input would make
+CANARY = "executed"  # file that code in an input would create in the working folder
 ODD_FLOATS = (float("nan"), float("inf"), -float("inf"), 1e38, 3e-39)
 BOMB = 1 << 30  # bytes that an archive of a megabyte unpacks to
 
 
 class Code:
-    """Unpickled, it runs a command."""
+    """Runs a command when it is unpickled."""
 
     def __reduce__(self):
         return os.system, (f"touch {CANARY}",)
 
 
 def with_odd_floats(rng, data):
-    """The same bytes with some numbers of four bytes changed."""
+    """Changes some four-byte numbers."""
     data = bytearray(data)
     for _ in range(rng.choice((1, 3))):
         if len(data) >= 4:
@@ -181,13 +181,13 @@ FOREIGN = (
 
 
 def of_member(name):
-    """The mutation of a member of an archive."""
+    """Returns the mutation of a member of an archive."""
     kinds = {".npy": npy, ".json": json_file, ".h5": hdf5, ".npz": archive}
     return kinds.get(os.path.splitext(name)[1], binary)
 
 
 def archive(rng, data):
-    """A ZIP file, also .npz, .keras and those of torch."""
+    """Damages a ZIP file, which includes .npz, .keras and torch's files."""
     chance = rng.random()
     if chance < 0.3:
         return binary(rng, data)
@@ -214,7 +214,7 @@ def archive(rng, data):
         members[name], members[other] = members[other], members[name]
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as file, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of names that stand twice
+        warnings.simplefilter("ignore")  # about duplicate names
         for key, content in [*members.items(), *more.items()]:
             file.writestr(zipfile.ZipInfo(key), content, zipfile.ZIP_DEFLATED)
     changed = bytearray(out.getvalue())
@@ -227,7 +227,7 @@ def archive(rng, data):
 
 @functools.cache
 def zip_bomb():
-    """A ZIP file of a megabyte with one array of a gigabyte, named as those of examples."""
+    """Returns a ZIP file of a megabyte that holds an array of a gigabyte, named like examples."""
     head = io.BytesIO()
     np.lib.format.write_array_header_1_0(
         head, {"descr": "<f8", "fortran_order": False, "shape": (BOMB // 8,)}
@@ -251,10 +251,10 @@ def zip_bomb():
 
 @functools.cache
 def gzip_bomb(part):
-    """A .gz file that unpacks to a thousand times its size.
+    """Returns a .gz file that unpacks to a thousand times its size.
 
-    One word of a gigabyte, or lines of less: a reader may read fifty times the file's size,
-    and to learn from that much text takes seconds.
+    It holds one word of a gigabyte, or lines with less text. A reader may read fifty times the size
+    of the file, and training on that much text takes seconds.
     """
     block = part * ((1 << 24) // len(part))
     return gzip.compress(block, mtime=0) * ((BOMB if len(part) == 1 else BOMB // 16) // len(block))
@@ -265,7 +265,7 @@ GZIP = ("flip", "flip", "cut", "cut", "check", "size", "plain", "twice", "append
 
 
 def gzipped(inner):
-    """A mutation of a plain file that gives a damaged .gz file of it."""
+    """Returns a mutation that turns a plain file into a damaged .gz file."""
 
     def mutate(rng, data):
         if rng.random() < 0.015:
@@ -306,7 +306,7 @@ HDF5_TYPES = ("f2", "f8", "i4", "u1", "?", "c8", ">f4")
 
 
 def hdf5(rng, data):
-    """Damage, most of it in the first kilobytes, or another thing in place of one array."""
+    """Damages an HDF5 file, mostly in its first kilobytes, or replaces one of its arrays."""
     import h5py
 
     if rng.random() < 0.5:
@@ -384,7 +384,7 @@ REPLACEMENTS = {
 
 
 def torch_file(rng, data):
-    """A file of `torch.save`."""
+    """Damages a file of `torch.save`."""
     import torch
 
     chance = rng.random()
@@ -423,7 +423,7 @@ def torch_file(rng, data):
 
 
 def fasttext(rng, data):
-    """The file of a fastText model: whole numbers of its head, or bytes."""
+    """Damages a fastText model: integers of its header, or bytes."""
     if rng.random() < 0.5:
         return binary(rng, data)
     at = rng.randrange(min(len(data) - 4, 110)) // 4 * 4

@@ -1,4 +1,4 @@
-"""One case: the input of a reader, damaged, read, and the result judged."""
+"""One case: damages the input of a reader, reads it and judges the result."""
 
 import contextlib
 import dataclasses
@@ -28,16 +28,16 @@ class Reader:
     """A reader of the product, with a small valid input.
 
     Attributes:
-        name: Its name on the command line.
-        write: `write(folder)` makes the input. A dict is a file's text or bytes by name.
-        read: `read(folder)` reads it as a user would and gives what was read.
-        files: Kind of each file that is damaged, a key of `damage.MUTATIONS`, by its name.
-        check: `check(folder, result)` compares a result with the files by means of its own. It
-            gives `None`, or what is wrong.
-        weight: Cases relative to other readers. One that takes longer has fewer.
-        gz: If True, the damaged file is a .gz file now and then; "always" each time.
+        name: Name on the command line.
+        write: `write(folder)` makes the input. A dict gives the text or bytes of each file by name.
+        read: `read(folder)` reads the input as a user would and returns the result.
+        files: `{name of a file to damage: its kind}`, with keys of `damage.MUTATIONS`.
+        check: `check(folder, result)` compares a result with the files independently. It returns
+            `None`, or a description of the error.
+        weight: Number of cases relative to other readers. Slow readers have fewer.
+        gz: If True, some cases use a damaged .gz file; if "always", all of them do.
         leaves: Patterns of files below the folder that reading may add, change or remove.
-        package: A package that is not always installed.
+        package: Optional package that the reader needs.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Reader:
 
     def make(self, folder):
         """Writes the valid input to a new folder, the same each time."""
-        keras.utils.clear_session(free_memory=False)  # which numbers the names of models
+        keras.utils.clear_session(free_memory=False)  # resets the numbers in names of models
         set_seed(0)
         folder.mkdir(parents=True)
         if callable(self.write):
@@ -61,13 +61,13 @@ class Reader:
             write_files(folder, self.write)
 
     def judge(self, folder):
-        """Reads a folder; gives `None`, or what is wrong with the result."""
+        """Reads a folder; returns `None`, or a description of the error in the result."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             found = self.read(folder)
             try:
                 return None if self.check is None else self.check(folder, found)
-            except Exception as error:  # what the product read is nothing for a plain reader
+            except Exception as error:  # the product read a file that the plain reader refuses
                 return f"a result that cannot be checked: {type(error).__name__}: {error}"
 
 
@@ -86,12 +86,12 @@ def run_case(reader, seed, number, template, work, begun=None, show=False):
         reader: A `Reader`.
         seed, number: With the reader's name they decide the damage.
         template: Folder of the valid input.
-        work: Folder for the case; it is the working folder meanwhile.
-        begun: Called with the damage before anything is read.
-        show: If True, a traceback is printed and the files stay.
+        work: Folder for the case, and its working folder.
+        begun: Called with the damage before reading.
+        show: Whether to print a traceback and keep the files.
 
     Returns:
-        A dict, an object of JSON.
+        A dict for JSON.
     """
     rng = random.Random(f"{seed}/{reader.name}/{number}")
     outside = Path(work) / f"{reader.name}.{number}"
@@ -134,7 +134,7 @@ def run_case(reader, seed, number, template, work, begun=None, show=False):
 
 
 def state(folder):
-    """Kind, size and time of all that is below a folder, by name."""
+    """Returns kind, size and time of each file below a folder, by name."""
     found = {}
     for path in folder.rglob("*"):
         about = path.lstat()
@@ -145,7 +145,7 @@ def state(folder):
 
 
 def differences(before, after, allowed):
-    """`(name, "new" | "gone" | "changed")` of what differs and is not allowed to."""
+    """Returns `(name, "new" | "gone" | "changed")` of forbidden differences."""
     changed = []
     for name in sorted(before.keys() | after.keys()):
         if before.get(name) == after.get(name):
@@ -159,7 +159,7 @@ def differences(before, after, allowed):
 
 @contextlib.contextmanager
 def at_most(seconds):
-    """Raises `Hang` after so many seconds of computing."""
+    """Raises `Hang` after this number of seconds of CPU time."""
 
     def stop(*_):
         raise Hang
@@ -174,15 +174,15 @@ def at_most(seconds):
 
 
 class Peak:
-    """The rise of this process's resident memory since now."""
+    """Measures how much this process's resident memory rises from now on."""
 
     def __init__(self):
         with contextlib.suppress(OSError):
-            Path("/proc/self/clear_refs").write_text("5")  # forgets the peak so far
+            Path("/proc/self/clear_refs").write_text("5")  # resets the peak
         self.before = self._resident("VmRSS")
 
     def rise(self):
-        """Bytes."""
+        """Returns the rise in bytes."""
         return self._resident("VmHWM") - self.before
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Damage to one file of an input: what its kind suffers, or another thing in the file's place."""
+"""Damage to one file of an input: a mutation of its kind, or a replacement of the file."""
 
 import os
 import sys
@@ -8,7 +8,7 @@ from tests.fuzz.binary_mutations import KINDS, gzipped
 from tests.fuzz.text_mutations import binary, json_lines
 
 MUTATIONS = KINDS | {"jsonl": json_lines}
-BINARY = ("bytes", "safetensors", "npy", "fasttext")  # kinds that may be mapped, not read
+BINARY = ("bytes", "safetensors", "npy", "fasttext")  # kinds that may be memory-mapped
 PLACES = (
     "folder",
     "gone",
@@ -24,7 +24,7 @@ PLACES = (
 
 
 def damage(reader, rng, folder):
-    """Damages the input of a reader; gives the name of the file and the mutation."""
+    """Damages the input of a reader; returns the names of the file and the mutation."""
     name = rng.choice(sorted(reader.files))
     path, kind = folder / name, reader.files[name]
     if rng.random() < 0.04:
@@ -44,7 +44,7 @@ def damage(reader, rng, folder):
 
 
 def replace(reader, rng, path, kind):
-    """Puts another thing in the place of a file; gives its name."""
+    """Replaces a file with something else; returns the name of the replacement."""
     place = rng.choice(PLACES)
     other = path.parent / Path(rng.choice(sorted(reader.files))).name
     others = other.read_bytes() if other.is_file() else b"{}"

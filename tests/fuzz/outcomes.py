@@ -20,7 +20,7 @@ OUTCOMES = {
 }
 ALLOWED = ("ok", "clear")
 
-# Messages of Python, NumPy and Keras about a value that keras_plm did not check.
+# Messages of Python, NumPy and Keras about values that keras_plm did not check.
 INTERNALS = re.compile(
     r"object is not (subscriptable|iterable|callable)|object does not support|has no attribute"
     r"|has no len|unexpected keyword|positional argument|multiple values for|index out of range"
@@ -33,14 +33,14 @@ INTERNALS = re.compile(
 
 
 class Hang(BaseException):
-    """Raised in a case that takes too long. No reader catches it as an error of its input."""
+    """Raised in a case that takes too long. Readers do not catch it as an error of their input."""
 
 
 def of_error(error, names):
-    """The outcome and the signature of an error.
+    """Returns the outcome and the signature of an error.
 
     Args:
-        error: What a reader raised.
+        error: Exception that a reader raised.
         names: The path of the input's folder and the names of its files.
     """
     text, kind = str(error), type(error)
@@ -60,7 +60,7 @@ def of_error(error, names):
 
 
 def place(error):
-    """The file and function of the product in which an error was raised."""
+    """Returns the file and function of the product that raised an error."""
     found = "no function of ours"
     for frame, _ in traceback.walk_tb(error.__traceback__):
         path = frame.f_code.co_filename
@@ -72,7 +72,7 @@ def place(error):
 
 
 def pattern(text, folder=""):
-    """A message without what differs between cases of one cause."""
+    """Removes the parts of a message that differ between cases with the same cause."""
     text = text.replace(folder, "") if folder else text
     text = re.sub(r"'[^']*'|\"[^\"]*\"", "'..'", text)
     return re.sub(r"\d+", "#", text)[:70]

@@ -1,4 +1,4 @@
-"""The fuzzer: what it notices, that no reader is left out, and that none is fooled."""
+"""The fuzzer notices faults, covers every reader, and finds no failure in a short run."""
 
 import ast
 import json
@@ -24,14 +24,13 @@ pytestmark = [
 
 SEEDS, CASES = (39, 40), 500  # of each seed
 PACKAGES = ("keras_plm", "glue_tasks", "benchmarks")
-# Calls that read a file; `open` and `load` only of some modules, or for reading.
+# Calls that read a file. `open` and `load` count only for some modules, or for reading.
 CALLS = {"read_text", "read_bytes", "memmap", "fromfile", "safe_open", "load_file", "ZipFile",
          "load_model", "load_weights", "from_preset", "mmap"}  # fmt: skip
 MODULES = {"open": {"gzip", "os"}, "load": {"np", "torch", "json"}, "File": {"h5py"}}
-# Helpers that open a file of this process, or of who writes, or a pipe to write to.
+# Helpers that open a file of this process, a file of a writer, or a pipe for writing.
 WRITING = {"_create", "_holder", "_with_reader"}
-# Functions and folders that read files which no user or other program makes, and why they have no
-# row.
+# Functions and folders that read only files of the library itself, and why they need no row.
 NOT_FUZZED = {
     "benchmarks/checks/": "files of their own runs",
     "benchmarks/model_cards.py": "the encoders of the repository",
@@ -60,7 +59,7 @@ def readers():
 
 
 def name_of(call):
-    """Name of the function that a call calls, and of the module or object before it."""
+    """Returns the name of the called function and of the module or object before it."""
     if isinstance(call.func, ast.Name):
         return call.func.id, None
     if isinstance(call.func, ast.Attribute):
@@ -70,7 +69,7 @@ def name_of(call):
 
 
 def reads(call, helpers):
-    """Whether a call reads a file."""
+    """Returns whether a call reads a file."""
     name, before = name_of(call)
     modes = [a.value for a in call.args[1:2] if isinstance(a, ast.Constant)]
     if name in ("open", "File", "ZipFile") and any(str(mode)[0] in "wax" for mode in modes):
@@ -83,7 +82,7 @@ def reads(call, helpers):
 
 
 def functions(path, helpers=()):
-    """Names of the functions of a module that read files."""
+    """Returns the names of the functions of a module that read files."""
     found = set()
 
     def visit(node, name):
@@ -99,9 +98,9 @@ def functions(path, helpers=()):
 
 
 def reading_functions():
-    """`"file:function"` of all functions of the product that read files.
+    """Returns `"file:function"` of all functions of the product that read files.
 
-    What calls a helper of `keras_plm/files/` or `tokenizers/text.py` that reads is among them.
+    Callers of reading helpers in `keras_plm/files/` and `tokenizers/text.py` are included.
     """
     shared = [*(ROOT / "keras_plm" / "files").glob("*.py"), ROOT / "keras_plm/tokenizers/text.py"]
     helpers = set()

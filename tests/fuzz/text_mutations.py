@@ -1,6 +1,6 @@
 """Mutations of text: bytes, lines and fields, JSON.
 
-A mutation takes a `random.Random` and bytes; it gives other bytes and its own name.
+A mutation takes a `random.Random` and bytes. It returns other bytes and its own name.
 """
 
 import copy
@@ -144,7 +144,7 @@ def edit_lines(rng, data):
 
 
 def edit_fields(rng, data):
-    """Deletes, adds and changes fields of lines, parted by tabs, commas or blanks."""
+    """Deletes, adds and changes fields of lines, separated by tabs, commas or spaces."""
     lines = data.split(b"\n")
     for _ in range(rng.choice((1, 1, 2))):
         at = rng.randrange(len(lines))
@@ -176,7 +176,7 @@ TEXT = (
 
 
 def one_of(mutations):
-    """A mutation that is one of several. Nothing but `empty` changes an empty file."""
+    """Returns a mutation that is one of several. Only `empty` changes an empty file."""
 
     def mutate(rng, data):
         mutation = rng.choice(mutations) if data else empty
@@ -189,7 +189,7 @@ binary, text = one_of(BINARY), one_of(TEXT)
 
 # ---- JSON
 
-_RAW = "@raw@"  # begins a string whose backslashes are escapes of the file
+_RAW = "@raw@"  # prefix of a string with backslashes that are escapes in the file
 VALUES = (
     *(None, True, False, 0, -1, 1, 2, 1.5, -1.5, 1e308, float("nan"), float("inf"), 10**30, 2**31),
     *(2**63, "", " ", "x", "0", "1", "ABCD", f"{_RAW}\\ud800", f"{_RAW}\\u0000", [], {}, [[]]),
@@ -199,7 +199,7 @@ OBJECT = {"class_name": "Lambda", "config": {}, "module": "keras.layers", "regis
 
 
 def paths_in(value, path=()):
-    """The paths of all values in an object of JSON; of long lists only some."""
+    """Returns the paths of the values in a JSON object; long lists contribute only some."""
     yield path
     if isinstance(value, dict):
         for key in value:
@@ -272,7 +272,7 @@ VALUE_MUTATIONS = (
 
 
 def json_value(rng, value):
-    """The text of an object of JSON with some of its values changed; and how."""
+    """Changes some values of a JSON object; returns its text and the change."""
     value, name = json.loads(json.dumps(value)), "unchanged"
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
         places = [path for path in paths_in(value) if path]

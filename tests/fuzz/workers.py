@@ -1,4 +1,4 @@
-"""Cases in processes of their own: limited memory, no endless waits, and a crash is an outcome."""
+"""Runs cases in separate processes with limits on memory and time. A crash is an outcome."""
 
 import collections
 import json
@@ -16,18 +16,18 @@ from tests.fuzz.cases import COMPUTING, run_case
 from tests.fuzz.damage import damage
 from tests.fuzz.outcomes import OUTCOMES, Hang
 
-ADDRESSES = 2 << 30  # bytes of memory that a process may ask for beyond what it begins with
-ASLEEP = 10  # checks, a second each, of a process that sleeps and computes nothing
-GRACE = 10  # checks between the request to stop and the kill of a process
-AT_ONCE, ROUND = 50, 2000  # cases of one process, and of a run over all readers
+ADDRESSES = 2 << 30  # bytes of memory that a process may request in addition to its initial memory
+ASLEEP = 10  # seconds that a process may sleep without computing
+GRACE = 10  # seconds between the request to stop a process and its kill
+AT_ONCE, ROUND = 50, 2000  # cases per process, and per pass over all readers
 
 
 class FuzzerError(Exception):
-    """A worker failed before its first case: the fuzzer itself is at fault."""
+    """A worker failed before its first case, because of a fault in the fuzzer."""
 
 
 def shares(readers, cases):
-    """`{reader: number of cases}` by weight. Each has at least one, and they sum to `cases`."""
+    """Returns `{reader: number of cases}` by weight, at least one each, with sum `cases`."""
     cases, total = max(cases, len(readers)), sum(reader.weight for reader in readers)
     exact = {reader.name: (cases - len(readers)) * reader.weight / total for reader in readers}
     found = {name: 1 + int(share) for name, share in exact.items()}
@@ -38,10 +38,10 @@ def shares(readers, cases):
 
 
 def chunks(readers, seeds, cases):
-    """Lists of `(reader, seed, case)`, each for one process.
+    """Returns lists of `(reader, seed, case)`, one for each process.
 
-    Neighbours are of one reader, whose models are then made once. Long runs go over all readers
-    several times, so that one that is stopped has seen each.
+    Neighbouring cases share a reader, so that its models are made once. Long runs make several
+    passes over all readers, so that a stopped run has tested each.
     """
     counts, found = shares(readers, cases), []
     rounds = max(1, cases // ROUND)
@@ -58,16 +58,16 @@ def chunks(readers, seeds, cases):
 
 
 def run(readers, seeds, cases, folder, jobs, report, stopped=lambda: False):
-    """Runs the cases; calls `report` with the result of each, in no fixed order.
+    """Runs the cases and calls `report` with each result, in no fixed order.
 
     Args:
         readers: A list of `Reader`.
         seeds: A list of numbers.
         cases: Cases of each seed.
-        folder: Where templates and cases are kept meanwhile.
-        jobs: Processes at a time.
+        folder: Temporary folder for templates and cases.
+        jobs: Number of simultaneous processes.
         report: Called with a dict, see `cases.run_case`.
-        stopped: Function that is true when the run is to end early.
+        stopped: Function that returns True if the run must end early.
     """
     templates = make_templates(readers, folder / "templates", stopped)
     waiting = collections.deque(chunks(readers, seeds, cases))
@@ -94,7 +94,7 @@ def run(readers, seeds, cases, folder, jobs, report, stopped=lambda: False):
 
 
 def make_templates(readers, folder, stopped=lambda: False):
-    """`{reader: folder}` of valid inputs."""
+    """Makes the valid inputs; returns `{reader: folder}`."""
     found = {}
     for reader in readers:
         if stopped():
@@ -110,8 +110,8 @@ class Worker:
     Args:
         chunk: A list of `(reader, seed, case)`.
         templates: See `make_templates`.
-        folder: For the files of cases.
-        report: Called with the result of each.
+        folder: Folder for the files of cases.
+        report: Called with each result.
     """
 
     def __init__(self, chunk, templates, folder, report):
@@ -135,7 +135,7 @@ class Worker:
         os.close(pipe)
 
     def _work(self, pipe):
-        """The life of the process."""
+        """Main function of the process."""
 
         def stop(*_):
             raise Hang
@@ -160,11 +160,11 @@ class Worker:
             )  # fmt: skip
             say(result=found)
             if found["outcome"] in ("memory", "hang"):
-                break  # the next cases get a process of their own
+                break  # the next cases get a new process
         os._exit(0)
 
     def read(self):
-        """Takes what the process said."""
+        """Reads the messages of the process."""
         part = os.read(self.pipe, 1 << 16)
         self.ended = not part
         *lines, self.buffer = (self.buffer + part).split(b"\n")
@@ -182,9 +182,9 @@ class Worker:
                 self.report(message["result"])
 
     def watch(self):
-        """Once a second: stops a process that waits for ever or computes for too long.
+        """Stops a process that waits forever or computes too long. Called once a second.
 
-        A busy machine makes no case hang: only computing counts, and sleeping without any.
+        Only CPU time counts, and sleep without CPU time, so a busy machine causes no hang.
         """
         now = time.monotonic()
         if now - self.checked < 1 or not self.begun or self.ended:
@@ -202,7 +202,7 @@ class Worker:
             os.kill(self.process, signal.SIGKILL)
 
     def _state(self):
-        """Whether the process sleeps, and the seconds that it has computed."""
+        """Returns whether the process sleeps, and its CPU seconds."""
         try:
             text = Path(f"/proc/{self.process}/stat").read_text().rpartition(")")[2].split()
         except OSError:
@@ -210,7 +210,7 @@ class Worker:
         return text[0] == "S", (int(text[11]) + int(text[12])) / os.sysconf("SC_CLK_TCK")
 
     def finish(self):
-        """Reports the case in which the process ended, if any; gives the cases that are left."""
+        """Reports the case in which the process ended, if any; returns the remaining cases."""
         os.close(self.pipe)
         _, status = os.waitpid(self.process, 0)
         if self.begun and not self.fault:
@@ -232,24 +232,24 @@ class Worker:
         return self.chunk[self.done :]
 
     def end(self):
-        """Ends the process at once."""
+        """Ends the process immediately."""
         os.kill(self.process, signal.SIGKILL)
         os.waitpid(self.process, 0)
 
 
 def describe(status):
-    """What ended a process, in words."""
+    """Describes what ended a process."""
     if os.WIFSIGNALED(status):
         return signal.Signals(os.WTERMSIG(status)).name
     return f"exit status {os.WEXITSTATUS(status)}"
 
 
 def table(counts, seconds):
-    """Counts of outcomes as lines of text, a line for each reader.
+    """Returns the counts of outcomes as text, with a line for each reader.
 
     Args:
         counts: `{reader: {outcome: number}}`.
-        seconds: `{reader: seconds of computing}`.
+        seconds: `{reader: CPU seconds}`.
     """
     total = collections.Counter()
     for found in counts.values():
@@ -263,5 +263,5 @@ def table(counts, seconds):
 
 
 def damage_once(reader, seed, number, folder):
-    """Damages a folder as a case does; gives how."""
+    """Damages a folder like a case; returns a description."""
     return damage(reader, random.Random(f"{seed}/{reader.name}/{number}"), folder)

@@ -1,4 +1,4 @@
-"""Predictions to the evaluation server's zip, and the score of nine tasks."""
+"""The zip file of predictions for the evaluation server, and the score of nine tasks."""
 
 import dataclasses
 import re
@@ -21,13 +21,13 @@ FILES = ["CoLA", "SST-2", "MRPC", "QQP", "STS-B", "MNLI-m", "MNLI-mm", "QNLI", "
 
 def predicted(task, rng):
     if task.name == "stsb":
-        return rng.uniform(-1, 6, task.rows)  # a regressor goes beyond the range
+        return rng.uniform(-1, 6, task.rows)  # a regressor's scores may leave the range
     return [task.labels[i] for i in rng.integers(len(task.labels), size=task.rows)]
 
 
 @pytest.fixture(scope="module")
 def predictions(tmp_path_factory):
-    """`(folder, predictions by task)`: of all tasks but the two with most rows."""
+    """`(folder, predictions by task)` of all tasks except the two largest."""
     folder, rng = tmp_path_factory.mktemp("predictions"), np.random.default_rng(0)
     made = {name: predicted(t, rng) for name, t in GLUE.items() if name not in ("qqp", "ax")}
     for name, of_task in made.items():
@@ -174,7 +174,7 @@ def test_a_failed_write_leaves_nothing(predictions, tmp_path, monkeypatch):
 
 
 class TestScore:
-    # Turc et al. 2019, as google-research/bert prints them: the score, then CoLA, SST-2,
+    # Turc et al. 2019, from the README of google-research/bert: the score, then CoLA, SST-2,
     # MRPC F1 and accuracy, STS-B Pearson and Spearman, QQP F1 and accuracy, MNLI-m, MNLI-mm,
     # QNLI, RTE, WNLI, AX.
     PUBLISHED = {
@@ -199,7 +199,7 @@ class TestScore:
 
     @pytest.mark.parametrize("name", PUBLISHED)
     def test_is_the_published_one(self, name):
-        # Each of the printed numbers is rounded, and so is the score.
+        # The printed numbers and the score are rounded.
         assert glue_score(self.scores(name)) == pytest.approx(self.PUBLISHED[name][0], abs=0.06)
 
     def test_says_what_is_missing(self):

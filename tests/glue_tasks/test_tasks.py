@@ -13,7 +13,7 @@ from keras_plm.heads import Regressor
 
 pytestmark = pytest.mark.backend_neutral
 
-# Of each file's header what is read, as the official archive writes it.
+# The columns read from each file, as in the headers of the official archive.
 MNLI = "index\tpromptID\tpairID\tgenre\tsentence1_binary_parse\tsentence2_binary_parse\t"
 MNLI += "sentence1_parse\tsentence2_parse\tsentence1\tsentence2"
 QQP = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate"
@@ -41,7 +41,7 @@ def test_sst2_has_its_published_counts_and_no_shared_phrase(data):
     texts = {split: {" ".join(e.text.split()) for e in part} for split, part in parts.items()}
     assert not texts["train"] & texts["dev"]
     assert not {e.group for e in parts["train"]} & {e.group for e in parts["dev"]}
-    # No chosen sentence is made of a longer one that is trained on.
+    # No sentence of the dev set is part of a longer training sentence.
     longest = sorted(texts["train"], key=lambda t: -len(t))[:300]
     for phrase in list(texts["dev"])[:300]:
         if len(phrase.split()) > 4:
@@ -55,7 +55,7 @@ def test_phrases_go_with_the_longest_that_holds_them():
 
 
 def _groups_by_search(texts):
-    """What `group_phrases` gives, by a search for every run of words."""
+    """Returns the result of `group_phrases`, by a search for every run of words."""
     texts = [text.split() for text in texts]
     groups, group_of = [None] * len(texts), {}
     for i in sorted(range(len(texts)), key=lambda i: -len(texts[i])):
@@ -170,7 +170,7 @@ def test_mnli_is_read_by_the_names_of_its_columns(tmp_path):
     write(tmp_path, "diagnostic/diagnostic-full.tsv", f"{full}Premise\tHypothesis\tLabel",
           "\t\tNegation\t\tArtificial\tThe cat sat.\tIt did not.\tcontradiction")  # fmt: skip
     train, dev = (GLUE["mnli"].read(tmp_path, split) for split in ("train", "dev"))
-    assert len(train) + len(dev) == 60 and train[0].pair == 'a "b 0'  # no quotes in these files
+    assert len(train) + len(dev) == 60 and train[0].pair == 'a "b 0'  # plain quotes
     assert not {e.text for e in train} & {e.text for e in dev}
     assert GLUE["ax"].read(tmp_path, "train") == GLUE["mnli_mm"].read(tmp_path, "train") == train
     for name, pair, label in (
@@ -247,7 +247,7 @@ class TestCommand:
         assert re.search(r"^wnli +missing +2 +1 of 146  accuracy$", out, re.MULTILINE)
         assert re.search(r"^cola( +missing){3}  matthews_correlation$", out, re.MULTILINE)
         assert out.count(f"missing: {tmp_path}") == 31 - 2
-        assert out.count("MNLI/train.tsv") == 1  # of three tasks
+        assert out.count("MNLI/train.tsv") == 1  # three tasks share it
         monkeypatch.setenv("KERAS_PLM_DATA", str(tmp_path))
         assert main([]) == 0 and capsys.readouterr().out == out
         write(tmp_path, "WNLI/dev.tsv", PAIR, "0\ta\tb\tx")

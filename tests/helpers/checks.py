@@ -1,4 +1,4 @@
-"""Checks that every layer and every encoder must pass."""
+"""Checks for every layer and every encoder."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ from tests import ROOT
 
 
 def under_torch(*values):
-    """A case of `parametrize` for torch only, next to cases for every backend."""
+    """Returns a case of `parametrize` only for torch."""
     return pytest.param(*values, marks=pytest.mark.backend_neutral)
 
 
@@ -35,16 +35,16 @@ def shapes(outputs):
 
 
 def check_elsewhere(make, inputs):
-    """All is computed where the inputs are, on a GPU say; torch's `meta` stands for one here.
+    """Checks that all computation is on the device of the inputs; torch's `meta` replaces a GPU.
 
-    There a NumPy array in an expression with a tensor fails, which on the CPU works.
+    On `meta` and on a GPU, expressions of a NumPy array and a tensor fail. On the CPU they work.
 
     Args:
-        make: Gives an unbuilt layer or a fresh model.
+        make: Returns an unbuilt layer or a new model.
         inputs: A dict of NumPy arrays by argument name.
     """
     if keras.backend.backend() != "torch":
-        return  # the others move arrays by themselves
+        return  # other backends move arrays automatically
     with keras.device("meta"):
         called = make()
         outputs = called(inputs) if isinstance(called, keras.Model) else called(**inputs)
@@ -52,7 +52,7 @@ def check_elsewhere(make, inputs):
 
 
 def waits(call):
-    """How often torch's GPU would make a call wait: a number read from a tensor, or sent as one."""
+    """Counts GPU synchronizations of torch in a call: numbers read from or sent to tensors."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Counted(TorchDispatchMode):
@@ -68,13 +68,13 @@ def waits(call):
 
 
 def check_layer(layer, inputs, tmp_path, learns=True):
-    """Config round trip, symbolic = real shapes, save -> load, every weight learns.
+    """Checks the config round trip, symbolic shapes, saving and loading, and that weights learn.
 
     Args:
         layer: An unbuilt layer.
         inputs: A dict of NumPy arrays by argument name.
-        tmp_path: Where the model is saved.
-        learns: False for layers without gradients to check.
+        tmp_path: Folder for the saved model.
+        learns: False for layers whose gradients are not checked.
     """
     config = layer.get_config()
     again = type(layer).from_config(config)
@@ -105,9 +105,9 @@ def check_layer(layer, inputs, tmp_path, learns=True):
 
 
 def check_learns(model, inputs, targets, untouched=(), traced=False):
-    """One step of SGD moves every trainable weight, but those whose path is in `untouched`.
+    """Checks that one SGD step moves every trainable weight, except paths in `untouched`.
 
-    TensorFlow takes the step eagerly unless it is to be `traced`, which takes longer.
+    TensorFlow takes the step eagerly, unless `traced` is True, which takes longer.
     """
     before = [to_numpy(w).copy() for w in model.trainable_weights]
     eager = keras.backend.backend() == "tensorflow" and not traced
@@ -119,7 +119,7 @@ def check_learns(model, inputs, targets, untouched=(), traced=False):
 
 
 def check_reloads(model, inputs, tmp_path):
-    """Built anew from its config, and saved and loaded, a model gives what it gave."""
+    """Checks that a model gives the same outputs after rebuilding, and after saving and loading."""
     outputs = model(inputs)
     again = type(model).from_config(model.get_config())
     assert again.get_config() == model.get_config()
@@ -135,13 +135,13 @@ def check_reloads(model, inputs, tmp_path):
 
 
 def check_encoder(encoder, tmp_path, vocabulary_size, length=7):
-    """The contract of `models.Encoder`: attributes, outputs, config, save -> load, padding, order.
+    """Checks the contract of `models.Encoder`: attributes, outputs, saving, padding, token order.
 
     Args:
         encoder: The encoder.
-        tmp_path: Where it is saved.
-        vocabulary_size: Tokens or, where words enter as characters, characters.
-        length: T.
+        tmp_path: Folder for the saved encoder.
+        vocabulary_size: Number of tokens, or of characters if words are character ids.
+        length: Length T of the rows.
     """
     rng = np.random.default_rng(3)
     ids = rng.integers(1, vocabulary_size, (5, length)).astype("int32")
@@ -168,29 +168,29 @@ def check_encoder(encoder, tmp_path, vocabulary_size, length=7):
     check_reloads(encoder, inputs, tmp_path)
 
     def changed(positions):
-        """All layers after other tokens (B, T) came in."""
+        """Returns all layers for other tokens (B, T)."""
         wide = positions if text == "token_ids" else positions[..., None]
         other = np.where(wide, inputs[text] % (vocabulary_size - 1) + 1, inputs[text])
         return encoder({**inputs, text: other.astype("int32")})["layers"]
 
-    # What stands at padded positions changes nothing elsewhere.
+    # The tokens at padded positions do not change other positions.
     for a, b in zip(outputs["layers"], changed(~mask), strict=True):
         assert_close(to_numpy(a)[mask], to_numpy(b)[mask])
-    # Nor does the last token of a row before it, where the encoder is causal.
+    # In a causal encoder, the last token of a row changes no earlier position.
     if encoder.causal:
         for a, b in zip(outputs["layers"], changed(np.arange(length) == length - 1), strict=True):
             assert_close(to_numpy(a)[:, :-1], to_numpy(b)[:, :-1])
 
-    # More padding changes nothing either, and a row alone is as the row among others.
+    # More padding changes nothing, and neither does the rest of the batch.
     alone = {name: array[1:2, :4] for name, array in inputs.items()}
     assert_close(to_numpy(encoder(alone)["sequence"])[0], to_numpy(outputs["sequence"])[1, :4])
     return outputs
 
 
 def check_contract(encoder, text, length):
-    """The attributes of `models.Encoder`."""
+    """Checks the attributes of `models.Encoder`."""
     assert isinstance(encoder, Encoder)
-    assert encoder.num_blocks in (len(encoder.output["layers"]) - 1, 1)  # ALBERT shares one
+    assert encoder.num_blocks in (len(encoder.output["layers"]) - 1, 1)  # ALBERT has one block
     assert (encoder.vocabulary_size is None) == (text == "character_ids")
     assert encoder.max_sequence_length is None or encoder.max_sequence_length >= length
     assert isinstance(encoder.causal, bool) and encoder.carried_rows == 0
@@ -200,11 +200,11 @@ def check_contract(encoder, text, length):
 
 
 def on_two_devices(arguments, folder):
-    """Runs `keras-plm`, or torchrun with it, on two parts of the processor.
+    """Runs `keras-plm`, under torch with torchrun, on two parts of the processor.
 
     Args:
-        arguments: Of the program.
-        folder: For a file.
+        arguments: Arguments of the program.
+        folder: Folder for a script.
 
     Returns:
         A `subprocess.CompletedProcess`.
@@ -215,7 +215,7 @@ def on_two_devices(arguments, folder):
         more = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
     elif backend == "torch":
         start = ["-m", "torch.distributed.run", "--nproc-per-node", "2", *start]
-    else:  # which has parts of a processor by a call alone
+    else:  # TensorFlow splits the processor only by a call
         script = folder / "begin.py"
         script.write_text(
             "import sys\nimport tensorflow as tf\n"

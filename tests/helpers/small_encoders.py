@@ -1,4 +1,4 @@
-"""A BERT and word vectors of random weights, and examples made of letters."""
+"""A BERT and word vectors with random weights, and examples made of letters."""
 
 import numpy as np
 
@@ -21,14 +21,14 @@ def encoder(**options):
 
 
 def texts(count=64, seed=0):
-    """Texts that are "yes" where they hold an "a"."""
+    """Returns texts with the label "yes" if they contain an "a"."""
     rng = np.random.default_rng(seed)
     rows = [" ".join(rng.choice(LETTERS, rng.integers(2, 8))) for _ in range(count)]
     return [Example(row, LABELS["a" in row.split()]) for row in rows]
 
 
 def sentences(count=64, seed=0):
-    """Words in which an "a" begins a chunk and a "b" continues it."""
+    """Returns sentences of words in which an "a" begins a chunk and a "b" continues it."""
     rng = np.random.default_rng(seed)
     made = []
     for _ in range(count):
@@ -46,7 +46,7 @@ def classifier(**options):
 
 
 def with_reader(options):
-    """`units` as a one-layer reader: built in the test, so that its seed is the test's."""
+    """Replaces `units` with a one-layer reader, which is built with the test's seed."""
     units = options.get("units")
     others = {name: value for name, value in options.items() if name != "units"}
     return others if units is None else {**others, "reader": BiLSTM(units, num_layers=1)}
@@ -56,13 +56,13 @@ WORDS = Words(["[PAD]", "[UNK]", "[EOS]", *LETTERS])
 
 
 def word_encoder():
-    """Random vectors of the letters."""
+    """Returns word vectors with random vectors of the letters."""
     vectors = np.random.default_rng(5).normal(size=(len(LETTERS), 7)).astype("float32")
     return WordVectors.from_vectors(LETTERS, vectors)
 
 
 def text_pairs(count=64, seed=0):
-    """Pairs of unequal lengths that are "yes" where they share their first word."""
+    """Returns pairs of unequal lengths with the label "yes" if they share their first word."""
     rng = np.random.default_rng(seed)
     made = []
     for i in range(count):

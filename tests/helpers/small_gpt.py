@@ -1,4 +1,4 @@
-"""A GPT of random weights, and texts and pairs made of letters."""
+"""A GPT with random weights, and texts and pairs made of letters."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Questions about passages made of letters, and the tokenizers and the BERT that read them."""
+"""Questions about passages made of letters, with tokenizers and a BERT for them."""
 
 import numpy as np
 
@@ -12,7 +12,7 @@ PAIRS = BytePair(["<unk>", *(f"{c}</w>" for c in LETTERS)], [], scheme="gpt")
 
 
 def asked(rng, count=23, longest=40):
-    """Questions about passages of pieces of one to three letters, some with an answer."""
+    """Returns questions about passages of pieces of one to three letters, some with an answer."""
     made = []
     for i in range(count):
         ends = rng.choice(["", "x", "xy"], longest)
@@ -34,9 +34,9 @@ def encoder(**options):
 
 
 def made_up(count=96, seed=0, unanswered=False, length=11):
-    """Passages whose answer begins at "a" and ends at the next "b"; there is one of each.
+    """Returns passages with one "a" and one "b"; the answer goes from "a" to "b".
 
-    All are of one length, for which JAX compiles one step.
+    All have the same length, so that JAX compiles one step.
     """
     rng = np.random.default_rng(seed)
     made = []
@@ -53,7 +53,7 @@ def made_up(count=96, seed=0, unanswered=False, length=11):
 
 
 def answers():
-    """Questions whose passages are of many lengths."""
+    """Returns questions with passages of many lengths."""
     rng = np.random.default_rng(0)
     made = []
     for i in range(33):

@@ -1,4 +1,4 @@
-"""What tests of single runs share: a tokenizer, flags, and where results are."""
+"""Helpers for tests of single runs: a tokenizer, flags, and the path of the results."""
 
 from keras_plm.tokenizers import WordPiece
 

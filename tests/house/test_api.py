@@ -1,4 +1,4 @@
-"""Every public name has type hints and a docstring of one form with an example."""
+"""Every public name has type hints and a docstring in the standard format with an example."""
 
 import importlib
 import inspect
@@ -14,14 +14,14 @@ from tests import ROOT
 
 pytestmark = pytest.mark.backend_neutral
 PACKAGES = (keras_plm, glue_tasks)
-WITHOUT_LIST = ("keras_plm.plots", "keras_plm.attention_maps")  # all they define is public
-# Bases of classes that mix into Keras' classes, as `FitsBatches`.
+WITHOUT_LIST = ("keras_plm.plots", "keras_plm.attention_maps")  # everything they define is public
+# Mixins of Keras' classes, such as `FitsBatches`.
 MIXED_INTO = (keras.Model,)
 STARRED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def exports():
-    """`{"package.name": object}` of the public classes and functions."""
+    """Returns `{"package.name": object}` of the public classes and functions."""
     packages = [package.__name__ for package in PACKAGES]
     for package in PACKAGES:
         walked = pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
@@ -45,23 +45,23 @@ def is_own(value):
 
 
 def parameters(value):
-    """Parameters of a function or of a class, without `self` and starred ones."""
+    """Returns the parameters of a function or a class, without `self` and starred ones."""
     try:
         found = inspect.signature(value).parameters.values()
-    except ValueError:  # of a built-in class, as `Exception`
+    except ValueError:  # built-in classes such as `Exception` have no signature
         return []
     found = [p for p in found if p.kind not in STARRED]
     return found[1:] if found and found[0].name in ("self", "cls") else found
 
 
 def methods(cls):
-    """`{name: function}` of the public methods of our classes, without Keras' and others' own."""
+    """Returns `{name: function}` of the public methods that our classes define."""
     others = [c for c in (*cls.__mro__, *MIXED_INTO) if not is_own(c)]
     found = {}
     for base in filter(is_own, reversed(cls.__mro__)):
         for name, value in vars(base).items():
             value = getattr(value, "fget", None) or getattr(value, "__func__", value)
-            value = getattr(value, "func", value)  # of a cached property
+            value = getattr(value, "func", value)  # unwraps a cached property
             if inspect.isfunction(value) and is_own(value) and not name.startswith("_"):
                 if name == "call" or not any(hasattr(c, name) for c in others):
                     found[name] = value
@@ -69,7 +69,7 @@ def methods(cls):
 
 
 def unhinted(function):
-    """Names of parameters without a type hint, and `return`."""
+    """Returns the names of parameters without a type hint; "return" stands for the result."""
     found = [p.name for p in parameters(function) if p.annotation is p.empty]
     returns = "return" in function.__annotations__ or function.__name__ == "__init__"
     return found if returns else [*found, "return"]
@@ -108,7 +108,7 @@ def test_type_hints(name):
 @pytest.mark.parametrize("name", [name for name, x in EXPORTS.items() if inspect.isclass(x)])
 def test_methods_have_docstrings(name):
     own = methods(EXPORTS[name])
-    own.pop("call", None)  # described by its class
+    own.pop("call", None)  # the class describes it
     assert not [method for method in own if not inspect.getdoc(getattr(EXPORTS[name], method))]
 
 

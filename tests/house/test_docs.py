@@ -1,4 +1,4 @@
-"""Documentation is run: its Python, its commands' flags, its tutorials, its links."""
+"""The documentation works: its Python code, flags of commands, tutorials and links."""
 
 import ast
 import itertools
@@ -40,7 +40,7 @@ def with_python():
 
 @pytest.fixture
 def clone(tmp_path, monkeypatch):
-    """A working folder with the clone's weights and results, whose other files are its own."""
+    """A working folder with the weights and results of the clone, and its own other files."""
     (tmp_path / "benchmarks").symlink_to(ROOT / "benchmarks")
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -56,7 +56,7 @@ def test_python_runs(page, clone):
 
 
 def small(script):
-    """The source of a tutorial with the small sizes that its comments name."""
+    """Returns the source of a tutorial with the small sizes from its comments."""
     source = script.read_text()
     found = re.sub(r"^(\w+) = .+?  # in tests: (.+)$", r"\1 = \2", source, flags=re.MULTILINE)
     assert found != source, "a size must have a comment `# in tests: ...`"
@@ -72,7 +72,7 @@ def small(script):
     ],
 )
 def test_tutorials_run(script, clone, monkeypatch):
-    """Each tutorial runs under one backend where the tests are split, in turn."""
+    """Where the tests are split, the tutorials take turns with the backends."""
     import matplotlib.pyplot
 
     monkeypatch.setattr(matplotlib.pyplot, "show", lambda: None)
@@ -111,7 +111,7 @@ def parsers():
 @pytest.mark.backend_neutral
 @pytest.mark.parametrize("program, line", commands())
 def test_commands_know_their_flags(program, line, parsers, capsys):
-    """Each command line is parsed; the command itself does not run."""
+    """Parses each command line without running the command."""
     words = shlex.split(line)
     if words != ["--help"] and "--version" not in words:
         try:

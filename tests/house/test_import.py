@@ -1,4 +1,4 @@
-"""Importing the package where the backend of Keras is not installed."""
+"""Import of the package if Keras' backend is not installed."""
 
 import os
 import re
@@ -101,7 +101,7 @@ except AttributeError as error:
 @pytest.mark.full
 @pytest.mark.backend_neutral
 def test_keras_knows_every_class_once_both_are_imported():
-    """`keras.saving.load_model` finds registered classes only."""
+    """`keras.saving.load_model` finds only registered classes."""
     pattern = r"@keras\.saving\.register_keras_serializable\(\"keras_plm\"\)\nclass (\w+)"
     sources = [path.read_text() for path in (ROOT / "keras_plm").rglob("*.py")]
     names = [name for source in sources for name in re.findall(pattern, source)]

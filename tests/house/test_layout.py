@@ -1,4 +1,4 @@
-"""The layout: imports go down only, without cycles; the map in `docs/contributing` is right."""
+"""The layout: imports only go down, without cycles, and the map in `docs/contributing` is right."""
 
 import ast
 import os
@@ -12,7 +12,7 @@ from tests import ROOT
 
 pytestmark = pytest.mark.backend_neutral
 
-# A part imports only from groups above its own, and its own files.
+# A part imports only from its own files and from groups that are listed before its own.
 GROUPS = [
     ["_version"],
     ["files"],
@@ -34,7 +34,7 @@ RANK = {name: i for i, group in enumerate(GROUPS) for name in group}
 
 
 def imports(path):
-    """The modules that a file imports, also inside functions."""
+    """Returns the modules that a file imports, including imports inside functions."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -44,7 +44,7 @@ def imports(path):
 
 
 def part(module):
-    """The part of the library that a module is in, or None."""
+    """Returns the part of the library that contains a module, or None."""
     parts = module.split(".")
     return parts[1] if parts[0] == "keras_plm" and len(parts) > 1 and parts[1] in RANK else None
 
@@ -70,19 +70,19 @@ def test_glue_tasks_import_no_harness(path):
 
 
 def modules():
-    """`{name: path}` of all modules of the library, the GLUE tasks and the benchmarks."""
+    """Returns `{name: path}` of all modules of the library, the GLUE tasks and the benchmarks."""
     paths = [path for top in PACKAGES for path in (ROOT / top).rglob("*.py")]
     names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in paths]
     return {name.removesuffix(".__init__"): path for name, path in zip(names, paths, strict=True)}
 
 
 def test_no_module_imports_itself_in_the_end():
-    """No cycles, imports inside functions included."""
+    """There are no cycles, including imports inside functions."""
     known, graph = modules(), {}
     for name, path in known.items():
         graph[name] = set()
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom):  # of a package: a module, or what it defines
+            if isinstance(node, ast.ImportFrom):  # a module, or an object in a package
                 found = {f"{node.module}.{alias.name}" for alias in node.names}
                 graph[name] |= {module if module in known else node.module for module in found}
         graph[name] = (graph[name] & known.keys()) - {name}
@@ -100,7 +100,7 @@ def test_no_module_imports_itself_in_the_end():
 
 
 def rows(heading):
-    """The cells of a table in the map of the house, without backquotes."""
+    """Returns the cells of a table in the map of the layout, without backquotes."""
     lines = MAP[MAP.index(heading) :].splitlines()
     first = next(i for i, line in enumerate(lines) if line.startswith("|---"))
     for line in lines[first + 1 :]:
@@ -148,7 +148,7 @@ BUILT = {"__pycache__", "build", "generated", "jupyter_execute"}  # folders that
 
 @pytest.mark.parametrize("top", ["keras_plm", "benchmarks", "glue_tasks", "docs", "tests"])
 def test_folders_are_small(top):
-    """At most 14 files and folders, 18 in `keras_plm/`, besides `__init__.py` and `py.typed`."""
+    """A folder has at most 14 entries, `keras_plm/` 18, without `__init__.py` and `py.typed`."""
     for folder in [ROOT / top, *(path for path in (ROOT / top).rglob("*") if path.is_dir())]:
         parts = folder.relative_to(ROOT).parts
         if parts[:2] in (("benchmarks", "results"), ("benchmarks", "weights")):

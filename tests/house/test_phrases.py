@@ -1,4 +1,4 @@
-"""Prose has none of the phrases that a list forbids, in pages, docstrings, comments and help."""
+"""Pages, docstrings, comments and help texts contain no forbidden phrase."""
 
 import io
 import re
@@ -10,7 +10,7 @@ from tests import ROOT
 
 pytestmark = pytest.mark.backend_neutral
 
-# The phrase as a regular expression, and what to write in its place.
+# {regular expression of a phrase: its replacement}
 PHRASES = {
     r"choosing set": "dev set",
     r"beside": "next to",
@@ -38,7 +38,7 @@ def lines_of(found):
 
 
 def prose(path):
-    """`(line, text)` of a file's prose: of a script its comments and strings, of a page all."""
+    """Returns `(line, text)` of a file's prose: comments and strings of a script, a whole page."""
     text = path.read_text()
     if path.suffix == ".md":
         text = GENERATED.sub(lines_of, text)

@@ -1,4 +1,4 @@
-"""Which backends and private functions the library asks for, and what happens without them."""
+"""The library's checks of the backend and uses of private functions, and their fallbacks."""
 
 import ast
 
@@ -25,8 +25,8 @@ ASKS_FOR_THE_BACKEND = (
     "keras_plm/layers/_lstm_kernel.py",
     "keras_plm/training/",
     "keras_plm/checkpoints/saved_model.py",
-    "keras_plm/experiments/",  # records it, and chooses devices
-    "keras_plm/__init__.py",  # refuses another
+    "keras_plm/experiments/",  # records the backend, chooses devices
+    "keras_plm/__init__.py",  # refuses other backends
 )
 KINDS = (
     keras.Model,
@@ -58,7 +58,7 @@ def test_few_files_ask_for_the_backend():
 
 @pytest.mark.backend_neutral
 def test_private_names_of_others_are_listed():
-    """Names that Keras' classes define, and names that nothing in the library defines."""
+    """Private names count if Keras' classes define them or nothing in the library does."""
     of_keras = {
         name
         for kind in KINDS
@@ -113,13 +113,13 @@ def test_a_model_is_built_without_keras(monkeypatch):
         return sorted((tuple(v.shape), float(np.sum(to_numpy(v)))) for v in variables)
 
     wanted = built()
-    # Keras itself calls the function, so that it cannot be removed.
+    # Keras calls the function, so it cannot be removed.
     monkeypatch.setattr("keras_plm.files.private_apis.hasattr", lambda *_: False, raising=False)
     assert built() == wanted
 
 
 def steps_of(scale):
-    """Weights and slots after two steps of each optimizer, from the same numbers."""
+    """Returns weights and slots after two steps of each optimizer, from the same start."""
     import torch
 
     rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""The tests themselves: faults that are put back fit today's code, and no test imports another."""
+"""The tests themselves: every fault fits the current code, and no test imports another test."""
 
 import ast
 

@@ -1,4 +1,4 @@
-"""The wheel holds what the library needs, without a clone."""
+"""The wheel contains all files that the library needs without a clone."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Where an encoder looks: every layer and head against NumPy, and words of several tokens."""
+"""Attention maps: every layer and head compared with NumPy, and words of several tokens."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ TEXTS = ["the cat sat on a mat", "an unhappy cat, on the mat"] * 3
 
 
 def from_the_paper(encoder, inputs, causal):
-    """Section 3.2 of Vaswani et al. 2017, one query and head at a time."""
+    """Computes section 3.2 of Vaswani et al. 2017, one query and head at a time."""
     blocks = encoder.get_layer("transformer").blocks
     layers = [to_numpy(x).astype("float64") for x in encoder(inputs)["layers"]]
     found = np.zeros((B, L, N, T, T))
@@ -71,7 +71,7 @@ def test_words_of_several_tokens_look_on_the_mean_and_are_looked_at_as_their_sum
     packed = reader.pack(["Unhappy, the cat"], return_offsets=True)
     tokens = attention_weights(encoder, packed)[0]  # (L, N, T, T)
     ids = packed["word_ids"][0]
-    assert len(ids) > len(words)  # some word is of several tokens
+    assert len(ids) > len(words)  # some word has several tokens
     first = int(kind == "bert")
     of = [np.flatnonzero(ids == i) for i in range(4)]
     for i, own in enumerate(of):

@@ -1,4 +1,4 @@
-"""Pictures are figures, drawn from plain numbers."""
+"""Plots are figures drawn from plain numbers."""
 
 import numpy as np
 import pytest
@@ -76,7 +76,7 @@ def test_attention_of_one_sentence(tmp_path):
     assert picture.get_clim() == (0, weights[:3, :5].max())
     assert to_hex(picture.cmap(0.0)) == "#ffffff"
     figure.savefig(tmp_path / "picture.png")
-    # Words stand above the picture, in reading order from its top.
+    # Words are above the picture; the first output word is at the top.
     boxes = [label.get_window_extent() for label in axes.get_xticklabels()]
     assert min(box.y0 for box in boxes) >= axes.get_window_extent().y1
     heights = [label.get_window_extent().y0 for label in axes.get_yticklabels()]
@@ -97,7 +97,7 @@ def test_attention_of_heads_and_layers():
     for i, axes in enumerate(drawn):
         np.testing.assert_allclose(axes.images[0].get_array(), layers[i // 3, i % 3, :3], 1e-6)
         assert axes.images[0].get_clim() == pytest.approx((0, layers[:, :, :3].max()))
-        # Words on the outer left and top only.
+        # Words are only at the outer left and top.
         assert ticks(axes) == [words if i % 3 == 0 else [], words if i < 3 else []]
 
 
@@ -173,7 +173,7 @@ def test_lines_that_end_together_get_a_legend():
     curves = {f"model {i}": (x, [30, 20 + 0.01 * i], [1, 1]) for i in range(9)}
     figure = lines(curves, "words", "BLEU")
     names = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert names == [f"model {i}" for i in range(8, -1, -1)]  # as the curves end, the best first
+    assert names == [f"model {i}" for i in range(8, -1, -1)]  # in the order of curve ends
     axes = figure.axes[0]
     assert not axes.texts
     styles = {(line.get_color(), line.get_marker(), line.get_linestyle()) for line in axes.lines}

@@ -1,4 +1,4 @@
-"""The table of readers: all that the library, `glue_tasks` and `benchmarks` read from files."""
+"""The table of all readers of files in the library, `glue_tasks` and `benchmarks`."""
 
 import importlib.util
 

@@ -38,7 +38,7 @@ from tests.fuzz.readers.weights import bert, finite
 
 
 def content(path):
-    """The text of a plain or .gz file, with LF at the ends of lines."""
+    """Returns the text of a plain or .gz file, with LF as line ends."""
     data = path.read_bytes()
     data = gzip.decompress(data) if path.suffix == ".gz" else data
     return data.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
@@ -48,7 +48,7 @@ def content(path):
 
 
 def sound(folder, examples):
-    """Whether examples can be tokenized and labelled, and stand where they say."""
+    """Checks that examples have valid texts and labels and name their lines correctly."""
     if not examples:
         return "no examples, and no error"
     for example in examples:
@@ -78,7 +78,7 @@ def _lines(path, time):
 
 
 def placed(examples):
-    """Whether the line that an example names holds its first word."""
+    """Returns whether the line that an example names contains its first word."""
     for example in examples[:200]:
         named = re.fullmatch(r"(.*):(\d+)", example.where or "")
         words = [example.text] if isinstance(example.text, str) else list(example.text)
@@ -93,7 +93,7 @@ def placed(examples):
 
 
 def columns_are(rows_of, *names):
-    """A check: texts are those of a plain reader of the same file."""
+    """Returns a check that the texts are those of a plain reader of the same file."""
 
     def check(folder, examples):
         rows = rows_of(content(find(folder, "x.")))
@@ -109,7 +109,7 @@ def columns_are(rows_of, *names):
 
 
 def _field(field, value):
-    """Labels and groups have no blanks around them, and an empty group is none."""
+    """Strips spaces around labels and groups; an empty group becomes `None`."""
     if field in ("label", "group") and isinstance(value, str):
         value = value.strip() or (None if field == "group" else "")
     if field == "label" and isinstance(value, list):
@@ -118,7 +118,7 @@ def _field(field, value):
 
 
 def rows_of_csv(text):
-    """Rows of a CSV file as dicts."""
+    """Returns the rows of a CSV file as dicts."""
     before = csv.field_size_limit(len(text) + 1)
     rows = [row for row in csv.reader(io.StringIO(text, newline="")) if row]
     csv.field_size_limit(before)
@@ -126,7 +126,7 @@ def rows_of_csv(text):
 
 
 def rows_of_tsv(text):
-    """Rows of a TSV file as dicts, in which only empty fields are quoted."""
+    """Returns the rows of a TSV file as dicts; only empty fields are quoted."""
     if not text.replace('\t""', "\t").count('"'):
         text = text.replace('\t""', "\t")
     rows = [line.split("\t") for line in text.split("\n") if line]
@@ -138,14 +138,14 @@ def rows_of_json_lines(text):
 
 
 def same_sentences(folder, examples):
-    """Sentences of a CoNLL file of two columns."""
+    """Checks the sentences of a CoNLL file with two columns."""
     right, words = [], []
     for line in [*content(find(folder, "x.conll")).split("\n"), ""]:
         if not line.strip(" \t") or line.startswith("-DOCSTART-"):
             right += [words] if words else []
             words = []
         elif not (line.startswith("# ") and not words) and not line.startswith("#begin document"):
-            pattern = "\t" if "\t" in line else " +"  # words of tabbed lines may have blanks
+            pattern = "\t" if "\t" in line else " +"  # words on lines with tabs may contain spaces
             fields = [field.strip(" ") for field in re.split(pattern, line.strip(" \t"))]
             words.append((fields[0], fields[-1]))
     found = [list(zip(example.text, example.label, strict=True)) for example in examples]
@@ -155,7 +155,7 @@ def same_sentences(folder, examples):
 
 
 def aligned(folder, texts):
-    """Sources and targets are the lines of their files."""
+    """Checks that sources and targets are the lines of their files."""
     for found, name in zip(texts, ("a.en", "a.de"), strict=True):
         lines = content(folder / name).split("\n")
         right = [line.strip() for line in lines[: -1 if not lines[-1].strip() else None]]
@@ -192,7 +192,7 @@ def table(*names):
 
 
 def task_file(folder):
-    """A user's own file as a task: its three parts, its metrics, its labels."""
+    """Reads a user's own file as a task, with its three splits, metrics and labels."""
     task = task_from_file(find(folder, "x."), None, None)
     parts = [task.read(None, split) for split in ("train", "dev", "test")]
     labels = [example.label for example in parts[0]]
@@ -246,7 +246,7 @@ def question(name, text, answer):
 
 
 def squad(impossible=True, articles=3):
-    """SQuAD 2.0, or without impossible questions 1.1."""
+    """Returns a file of SQuAD 2.0, or of 1.1 without impossible questions."""
     return {"version": "v2.0", "data": [
         {"title": f"t{i}", "paragraphs": [{"context": PASSAGE, "qas": [
             question(f"q{i}a", "Who bought it?", "Ann"), question(f"q{i}b", "Where?", "Rome"),
@@ -258,7 +258,7 @@ SQUAD = json.dumps(squad())
 
 
 def both_versions(folder):
-    """With and without answers, and scored."""
+    """Reads the file with and without answers, and scores predictions."""
     examples = read_squad(folder / "x.json")
     read_squad(folder / "x.json", labelled=False)
     evaluate_squad(examples, {example.id: "Ann" for example in examples}, version=2)
@@ -266,7 +266,7 @@ def both_versions(folder):
 
 
 def same_questions(folder, examples):
-    """Every question of the file, and answers that stand where they begin."""
+    """Checks that all questions were read and that answers begin at their positions."""
     data = json.loads(content(find(folder, "x.json")))["data"]
     rows = [(q, p["context"]) for a in data for p in a["paragraphs"] for q in p["qas"]]
     if [(e.id, e.text, e.pair) for e in examples] != [
@@ -288,7 +288,7 @@ def same_answers(folder, answers):
 
 
 def squad_tasks(folder):
-    """The tasks `squad`, `squad2` and `qnli_squad`."""
+    """Reads the tasks `squad`, `squad2` and `qnli_squad`."""
     found = []
     for read in (read_squad1, read_squad2, read_qnli):
         found += [example for split in ("train", "dev", "test") for example in read(folder, split)]
@@ -335,7 +335,7 @@ def glue_label(name, i):
 
 
 def glue_table(name, count, labelled=True):
-    """A file of a task, as text."""
+    """Returns the text of a task's file."""
     first, second = "the film {} was good", "we saw another {} today"
     if name == "cola" and labelled:
         return "".join(f"gj04\t{i % 2}\t\t{first.format(i)}\n" for i in range(count))
@@ -454,7 +454,7 @@ ANALOGIES = ": family\nboy girl king queen\nman woman he she\n: grammar\nbig big
 
 
 def race_answers(folder, examples):
-    """The letters of the files name the right answers."""
+    """Checks that the letters in the files name the right answers."""
     files = [folder / level / "1.txt" for level in ("middle", "high")]
     right = [a for f in files for a in json.loads(content(f))["answers"]]
     if ["ABCD"[example.label] for example in examples] != right:
@@ -465,7 +465,7 @@ def race_answers(folder, examples):
 
 
 def chosen(column, first):
-    """A check: the right choice is the number in a column of the table."""
+    """Returns a check that the right choice is the number in a column of the table."""
 
     def check(folder, examples):
         right = [int(row[column]) - first for row in rows_of_csv(content(folder / "s.csv"))]
@@ -512,7 +512,7 @@ OTHERS = [
 
 
 def head(kind):
-    """A small trained head."""
+    """Returns a small trained head."""
     set_seed(0)
     options = {"tokenizer": WORDPIECE}
     if kind == "answers":
@@ -526,7 +526,7 @@ def head(kind):
 
 @functools.cache
 def opened(kind):
-    """The same, read from its file."""
+    """Returns the same head, read from its file."""
     with tempfile.TemporaryDirectory() as folder:
         head(kind).save(Path(folder) / "m.keras")
         return open_model(Path(folder) / "m.keras")
@@ -540,7 +540,7 @@ def open_and_predict(folder):
 
 
 def shorter(example, most=10_000):
-    """An example whose prediction takes no longer than reading it."""
+    """Shortens an example so that prediction is fast."""
     pair = example.pair and example.pair[:most]
     return dataclasses.replace(example, text=example.text[:most], pair=pair)
 

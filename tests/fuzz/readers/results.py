@@ -34,7 +34,7 @@ TRIAL = {"learning_rate": 1e-4, "dev_score": 0.8, "best_epoch": 1, "seconds": 1.
 
 
 def record(seed=0, task="sst2", layers=""):
-    """The record of one run, as an object of JSON."""
+    """Returns the record of one run as a JSON object."""
     method = "features" if layers else "fine_tune"
     return {
         "task": task, "encoder": "bert_mini", "method": method,
@@ -69,7 +69,7 @@ EXAMPLES = {"accuracy": ("mean", np.ones((10, 2), "f4")), "f1": ("f1", np.ones((
 
 
 def harmless(html, tables):
-    """No script in a page, and no formula in a table."""
+    """Checks that a page has no script and a table no formula."""
     if "<script>alert" in html:
         return "a script of a result in the page"
     for text in tables:
@@ -81,7 +81,7 @@ def harmless(html, tables):
 
 
 def still_shown(folder, found):
-    """A damaged result leaves the other task on the page."""
+    """Checks that a damaged result leaves the other task on the page."""
     if isinstance(found, str):
         return f"a page that is not made for one damaged file: {found}"
     html, tables = found
@@ -92,7 +92,7 @@ def still_shown(folder, found):
 
 
 def whole_page(folder):
-    """HTML, Markdown and tables of all results."""
+    """Makes HTML, Markdown and tables of all results."""
     import matplotlib.pyplot as plt
 
     with tempfile.TemporaryDirectory() as other:
@@ -119,10 +119,10 @@ def one_record(folder):
 
 
 def same_record(folder, found):
-    """A record is what its file holds."""
+    """Checks that a record equals the content of its file."""
     path = folder / "t" / "r.json"
     text = (path if path.exists() else folder / "results.jsonl").read_bytes().decode()
-    if not path.exists():  # damaged lines next to it are named, and left out
+    if not path.exists():  # damaged lines next to it are named and skipped
         text = next(line for line in text.split("\n") if line.startswith('{"file": "t/r.json"'))
     right = json.loads(text)
     read = found[1].to_json()
@@ -136,7 +136,7 @@ def same_record(folder, found):
 
 
 def archived(folder):
-    """An older record, kept under another name."""
+    """Writes an older record under another name."""
     before = read_bytes(folder / "t" / "r.json")
     path = ResultFolder(folder).archive("t/r.json")
     return before, path.read_bytes()
@@ -189,7 +189,7 @@ def write_packed_examples(folder):
 
 
 def are_numbers(folder, found):
-    """Arrays of finite numbers, a row for each example."""
+    """Checks arrays of finite numbers with a row for each example."""
     for metric, (_, array) in (found or {}).items():
         if array.dtype.kind not in "fiu" or array.ndim != 2:
             return f"an array of {array.ndim} dimensions of {array.dtype} for {metric}"
@@ -199,7 +199,7 @@ def are_numbers(folder, found):
 
 
 def pack_and_unpack(folder):
-    """Both ways; nothing may be lost."""
+    """Packs and unpacks results; nothing may be lost."""
     kept = ResultFolder(folder / "mine")
     kept.pack()
     names = kept.names()
@@ -232,7 +232,7 @@ ARRAYS = [
 
 
 def copied(*names):
-    """Writes committed files or folders of results, without pictures."""
+    """Copies committed files or folders of results, without pictures."""
 
     def write(folder):
         for name in names:
@@ -267,11 +267,11 @@ MACHINES = (
 )  # fmt: skip
 
 
-SLOW = ("bert", "elmo", "features_or_fine_tuning", "gpt", "seq2seq")  # a second and more
+SLOW = ("bert", "elmo", "features_or_fine_tuning", "gpt", "seq2seq")  # take a second or more
 
 
 def suite_in(folder):
-    """The first suite whose results are in a folder."""
+    """Returns the first suite with results in a folder."""
     return next(name for name, suite in SUITES.items() if (suite.home or name) == folder)
 
 

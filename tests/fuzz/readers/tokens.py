@@ -32,13 +32,13 @@ TEXT = "a good film was here .\nwe saw it today .\n\nthey met Ann , and Tom ?\n"
 
 
 def find(folder, name):
-    """The file of a folder whose name begins so, plain or .gz; one that is not there if none is."""
+    """Returns the file with this prefix, plain or .gz, or a path that does not exist."""
     found = [path for path in folder.glob(f"{name}*") if path.suffix != ".tmp"]
     return found[0] if found else folder / (name if not name.endswith(".") else f"{name}csv")
 
 
 def with_text(use):
-    """`use(path)` of a file of `TEXT`."""
+    """Calls `use(path)` with a file of `TEXT`."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "text.txt"
         path.write_text(TEXT)
@@ -57,7 +57,7 @@ WORD_LIST = with_text(Words.train)
 
 
 def encodes(folder, tokenizer):
-    """Texts become ids of the vocabulary."""
+    """Checks that texts become ids of the vocabulary."""
     texts = ["a good film was here", "Ann, Tom?", "é ñ 😀", "[MASK] x"]
     encoded = tokenizer.encode(texts)
     if isinstance(tokenizer, Characters):
@@ -69,7 +69,7 @@ def encodes(folder, tokenizer):
 
 
 def same_ids(folder, tokenizer):
-    """The ids of the vocabulary are those of `tokenizer.json`."""
+    """Checks that the ids of the vocabulary are those of `tokenizer.json`."""
     saved = json.loads((folder / "tokenizer.json").read_bytes())["model"]
     vocabulary = saved.get("vocab")
     if isinstance(vocabulary, dict):
@@ -86,7 +86,7 @@ def _holds(vocabulary, i, token):
 
 
 def same_lines(folder, tokenizer):
-    """The vocabulary is the lines of `vocab.txt`."""
+    """Checks that the vocabulary is the lines of `vocab.txt`."""
     text = (folder / "vocab.txt").read_bytes().decode("utf-8-sig")
     if text.lstrip().startswith("{"):
         return encodes(folder, tokenizer)
@@ -194,14 +194,14 @@ def finite_rows(folder, found):
 
 
 def same_numbers(folder, found):
-    """Numbers are those of the lines; of a word that stands twice those of the first."""
+    """Checks that numbers are those of the lines; the first line of a word counts."""
     words, rows = found
     right, width = {}, rows.shape[1]
     for line in find(folder, "v.txt").read_bytes().removeprefix(b"\xef\xbb\xbf").split(b"\n"):
         parts = line.rstrip().split(b" ")
         if len(parts) > width:
             word = b" ".join(parts[:-width]).decode("utf-8", "replace")
-            word = word.strip(" ") or word  # it may be a blank
+            word = word.strip(" ") or word  # the word may be a space
             try:
                 right.setdefault(word, np.array(parts[-width:], "S").astype("float64"))
             except ValueError:
@@ -219,7 +219,7 @@ def write_fasttext(folder):
 
 
 def read_all_ways(folder):
-    """The whole model, a few words of it, and only its words."""
+    """Reads the whole model, a few of its words, and only its words."""
     model = read_fasttext(folder / "m.bin")
     model.vectors(["the", "unseen", "é"])
     read_fasttext(folder / "m.bin", words=["the", "unseen"]).vectors(["the", "unseen"])
@@ -250,7 +250,7 @@ VECTORS = [
 
 def write_stream(folder):
     with_text(lambda path: TokenStream.build([path], WORDPIECE, folder / "s", "lines"))
-    (folder / "x").write_bytes(bytes(4000))  # the name of a shard may lead out of its folder
+    (folder / "x").write_bytes(bytes(4000))  # the name of a shard may point outside its folder
 
 
 def contents(stream):
@@ -265,7 +265,7 @@ RIGHT = with_text(
 
 
 def same_tokens(folder, found):
-    """A stream is its text's: damage is refused, or the stream is made anew."""
+    """Checks that damage is refused or the stream is rebuilt from its text."""
     for name, array, right in zip(("tokens", "sentences", "documents"), found, RIGHT, strict=True):
         if not np.array_equal(array, right):
             return f"{name} that are not the text's, {len(array)} for {len(right)}"
@@ -281,7 +281,7 @@ def built_again(folder):
 
 
 def ids_and_stream(folder):
-    """Ids in memory and a stream of the same text."""
+    """Reads a text as ids in memory and as a stream."""
     path = find(folder, "x.txt")
     words = Words.train(path)
     ids = read_ids(path, words)
@@ -321,7 +321,7 @@ def same_prepared(folder, found):
 
 
 def words_as_ids(folder):
-    """The text that training of word vectors keeps as ids."""
+    """Reads the file of ids that training of word vectors keeps."""
 
     def use(path):
         trainer = VectorTrainer([path], folder / "work", progress=lambda line: None)
@@ -340,7 +340,7 @@ def same_words(folder, found):
 
 
 def kept_words():
-    """Names of the files that training of word vectors keeps."""
+    """Returns the names of the files that training of word vectors keeps."""
     with tempfile.TemporaryDirectory() as folder:
         words_as_ids(Path(folder))
         paths = [path.relative_to(folder).as_posix() for path in Path(folder).rglob("*.*")]

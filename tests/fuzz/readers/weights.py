@@ -1,4 +1,4 @@
-"""Readers of weights: our folders, released formats, states of training, stored features."""
+"""Readers of weights: our folders, released formats, training states, stored features."""
 
 import ast
 import contextlib
@@ -82,7 +82,7 @@ FLOATS = {"F64": "<f8", "F32": "<f4", "F16": "<f2"}
 
 
 def finite(model):
-    """Whether all weights of a model are finite numbers."""
+    """Checks that all weights of a model are finite."""
     for weight in model.weights:
         values = keras.ops.convert_to_numpy(weight)
         if values.dtype.kind == "f" and not np.isfinite(values).all():
@@ -91,7 +91,7 @@ def finite(model):
 
 
 def tensors(path):
-    """The arrays of a file of safetensors, by a reader of its own; other types raise."""
+    """Reads a safetensors file independently of the library; other types raise."""
     data = path.read_bytes()
     size = struct.unpack("<Q", data[:8])[0]
     header, payload = json.loads(data[8 : 8 + size]), data[8 + size :]
@@ -117,7 +117,7 @@ def hdf5_arrays(path):
 
 
 def npy_array(path):
-    """A .npy file of numbers, by a reader of its own."""
+    """Reads a .npy file of numbers independently of the library."""
     data = path.read_bytes()
     size = struct.unpack("<H", data[8:10])[0]
     header = data[10 : 10 + size].decode("latin-1")
@@ -127,7 +127,7 @@ def npy_array(path):
 
 
 def same_values(model, arrays):
-    """Whether the weights are the numbers of the arrays, in any order and layout."""
+    """Checks that the weights are the numbers of the arrays, in any order and layout."""
     if wrong := finite(model):
         return wrong
     for name, array in arrays.items():
@@ -141,7 +141,7 @@ def same_values(model, arrays):
 
 
 def same_weights(folder, loaded):
-    """Every weight of our own folder is the file's of its name."""
+    """Checks that every weight of our folder equals the array of its name in the file."""
     model, tokenizer = loaded
     arrays = tensors(folder / "m" / "model.safetensors")
     for weight in model.weights:
@@ -155,7 +155,7 @@ def same_weights(folder, loaded):
 
 
 def of_file(read, name):
-    """A check of `(encoder, tokenizer)`, or of a model, against a file of arrays."""
+    """Returns a check of `(encoder, tokenizer)`, or of a model, against a file of arrays."""
 
     def check(folder, loaded):
         model, *more = loaded if isinstance(loaded, tuple) else (loaded,)
@@ -219,7 +219,7 @@ def write_classifier(folder):
 
 def read_classifier(folder):
     model = load_bert(folder / "m", "classifier", tokenizer=WORDPIECE)
-    with contextlib.suppress(FloatingPointError):  # of large weights, which are weights
+    with contextlib.suppress(FloatingPointError):  # large weights are valid
         model.predict(["a good film"])
     return model
 
@@ -255,7 +255,7 @@ def write_shards(folder):
 
 
 def shard_names(rng, data):
-    """The index of shards: names that lead elsewhere, or as other files of JSON."""
+    """Damages the index of shards: false names, or damage as to other JSON files."""
     if rng.random() < 0.4:
         return json_file(rng, data)
     index = json.loads(data)
@@ -271,7 +271,7 @@ def same_shards(folder, loaded):
 
 
 def write_preset(kind):
-    """A preset of KerasHub."""
+    """Writes a preset of KerasHub."""
 
     def write(folder):
         import keras_hub
@@ -292,7 +292,7 @@ def write_gpt(folder):
 
 
 def write_slices(folder):
-    """OpenAI's files of the released GPT."""
+    """Writes a GPT in OpenAI's format."""
     model = gpt()
     by_path = {weight.path: keras.ops.convert_to_numpy(weight) for weight in model.weights}
     ours = {theirs: name for name, theirs in PARTS.items()}
@@ -351,7 +351,7 @@ def write_both(folder):
 
 
 def save_over(folder):
-    """Saves into folders that hold another model of ours, or something else."""
+    """Saves into folders that contain another model of ours, or something else."""
     keras_plm.save(folder / "m", bert(), WORDPIECE)
     save_bert(folder / "n", bert(), WORDPIECE)
     return keras_plm.load(folder / "m"), keras_plm.load(folder / "n")
@@ -367,7 +367,7 @@ def write_averaged(folder):
 
 
 def average(folder):
-    """The mean of two files; a model keeps its weights where one cannot be read."""
+    """Averages two files; a model keeps its weights if one of them cannot be read."""
     model = bert()
     before = model.get_weights()
     try:
@@ -402,7 +402,7 @@ def is_distribution(folder, found):
 
 
 def training():
-    """A model and its batches."""
+    """Returns a model and its batches."""
     set_seed(0)
     model = Classifier(bert(), labels=["bad", "good"], tokenizer=WORDPIECE)
     model.compile(BertAdamW(1e-3))
@@ -462,7 +462,7 @@ def frozen():
 
 
 def build_features(folder):
-    """The features of three texts, from a store that is there or made anew."""
+    """Returns the features of three texts, from an existing or a new store."""
     store = FeatureStore.build(folder / "f", frozen(), WORDPIECE, EXAMPLES, pool="mean")
     return np.array(store.array), np.array(store.counts), np.array(store.starts)
 
@@ -521,14 +521,14 @@ def write_objective(folder):
 
 
 def initialize(folder):
-    """Another run that begins with the weights of the first and of its objective."""
+    """Starts another run from the weights of the first run and its objective."""
 
     def use(path):
         with tempfile.TemporaryDirectory() as out:
             list(about_init(RUN, folder / "o"))
             try:
                 return pretrain(RUN, [path], Path(out) / "o", init=folder / "o")[0]
-            except FloatingPointError:  # of large weights, which are weights
+            except FloatingPointError:  # large weights are valid
                 return None
 
     return with_text(use)

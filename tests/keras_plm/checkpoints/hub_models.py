@@ -11,7 +11,7 @@ PIECES = [merge.replace(" ", "") for merge in MERGES]
 
 
 def backbone(kind, vocabulary_size=13, **options):
-    """A tiny random one whose every weight matters."""
+    """Returns a tiny backbone with random values in every weight."""
     import keras_hub
 
     more = {"DebertaV3": {"bucket_size": 4}, "Albert": {"embedding_dim": 6}}
@@ -41,7 +41,7 @@ def hub_tokenizer(kind):
 
 
 def sentence_piece(kind, tmp_path, model_type="unigram"):
-    """A KerasHub tokenizer of a model learned from a made-up text."""
+    """Returns a KerasHub tokenizer with a model trained on a made-up text."""
     import io
 
     import keras_hub

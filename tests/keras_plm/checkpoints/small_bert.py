@@ -1,4 +1,4 @@
-"""Size, inputs and random weights of the BERTs that are read from files."""
+"""Size, inputs and random weights of BERTs for tests of files."""
 
 import numpy as np
 
@@ -20,7 +20,7 @@ def inputs(rows=3, length=5):
 
 
 def random_weights(model):
-    """So that every weight matters."""
+    """Sets random weights, so that each of them affects the output."""
     rng = np.random.default_rng(0)
     model.set_weights([rng.normal(0, 0.5, w.shape).astype("float32") for w in model.get_weights()])
     return model

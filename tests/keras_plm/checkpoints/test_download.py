@@ -1,4 +1,4 @@
-"""Released models by their names."""
+"""Loading released models by name."""
 
 import sys
 import types
@@ -25,7 +25,7 @@ def encoder():
 
 @pytest.fixture
 def hub(monkeypatch):
-    """`hub(answer)`: a `huggingface_hub` whose `snapshot_download` is `answer`."""
+    """`hub(answer)` replaces `huggingface_hub`; its `snapshot_download` is `answer`."""
 
     def install(answer):
         asked = []
@@ -42,7 +42,7 @@ def hub(monkeypatch):
 
 
 def test_a_cached_model_is_read_by_its_name(encoder, tmp_path, monkeypatch):
-    """The real package, with a cache folder as it keeps one."""
+    """Uses the real package with a cache folder in its format."""
     pytest.importorskip("huggingface_hub")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     name = NAMES["bert_base_uncased"]
@@ -113,7 +113,7 @@ def test_what_cannot_be_had_is_explained(tmp_path, hub, monkeypatch):
 
 
 def test_a_path_is_no_name(tmp_path, hub, monkeypatch):
-    """What was meant as a folder is not looked for elsewhere."""
+    """A path is not looked up as a name."""
     asked = hub(lambda *asked: tmp_path)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").mkdir()

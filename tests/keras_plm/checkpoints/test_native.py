@@ -1,4 +1,4 @@
-"""Saving, loading, and the released files of others."""
+"""Saving and loading models, and the formats of released files."""
 
 import json
 import os
@@ -109,7 +109,7 @@ class TestOurs:
         folder = tmp_path / "other"
         keras_plm.save(folder, encoder, TOKENIZER)
         config = json.loads((folder / "config.json").read_text())
-        del config["files"]  # as in folders of early versions
+        del config["files"]  # like folders of early versions
         config["config"]["num_layers"] = 3
         (folder / "config.json").write_text(json.dumps(config))
         with pytest.raises(ValueError, match="does not hold the weights.*missing"):
@@ -128,7 +128,7 @@ class TestOurs:
 
 
 def changed(folder, **settings):
-    """The folder with other settings of its encoder, as of an early version without checksums."""
+    """Changes the settings of the encoder in a folder without checksums, as in early versions."""
     config = json.loads((folder / "config.json").read_text())
     config.pop("files", None)
     config["config"] = {k: v for k, v in (config["config"] | settings).items() if v is not ...}
@@ -194,7 +194,7 @@ class TestStrictly:
         assert_close(again.get_weights(), encoder.get_weights(), atol=0)
 
     def test_a_save_that_is_cut_off_is_old_or_new(self, tmp_path, monkeypatch):
-        """The process ends before any of its renames."""
+        """A process may end before each of its renames."""
         small, large = BERT(13, **SIZE), BERT(14, **SIZE)
         tokenizers = {13: TOKENIZER, 14: WordPiece([*TOKENIZER.vocabulary, "i"])}
         replace, seen = os.replace, []
@@ -246,7 +246,7 @@ np.savez(sys.argv[2], *map(keras.ops.convert_to_numpy, keras.tree.flatten(encode
 @pytest.mark.backend_neutral
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
 def test_every_backend_reads_the_folder_alike(backend, tmp_path):
-    """Saved here, loaded in a process of each backend: the same outputs."""
+    """A folder saved here gives the same outputs in a process of each backend."""
     pytest.importorskip(backend)
     encoder = BERT(13, **SIZE, max_sequence_length=9)
     keras_plm.save(tmp_path / "e", encoder, TOKENIZER)

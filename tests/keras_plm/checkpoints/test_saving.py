@@ -1,4 +1,4 @@
-"""Every model, quantized or with LoRA, is the same after it was saved and loaded."""
+"""Every model, quantized or with LoRA, is the same after saving and loading."""
 
 import importlib.util
 
@@ -85,11 +85,11 @@ MODELS = {
 }
 
 
-EVERYWHERE = ("Classifier",)  # the rest under torch
+EVERYWHERE = ("Classifier",)  # the others run under torch
 
 
 def inputs_of(model):
-    """Numbers for a model's inputs: two rows, five steps."""
+    """Returns inputs for a model, with two rows of five steps."""
     rng = np.random.default_rng(0)
     arrays = {}
     for name, x in model.input.items():
@@ -114,7 +114,7 @@ def assert_same(found, wanted, atol=1e-5):
 
 
 def enable_lora(model, rank=2):
-    """LoRA wherever Keras' layers have it, with numbers that change the outputs."""
+    """Enables LoRA in all of Keras' layers that support it, with values that change the outputs."""
     layers = [x for x in model._flatten_layers() if hasattr(x, "enable_lora") and x.built]
     layers = [x for x in layers if not isinstance(x, keras.Model)]
     for layer in layers:
@@ -144,7 +144,7 @@ def test_saved_models_load(name, how, tmp_path):
         model.quantize("int8")
         changed = any(getattr(x, "quantization_mode", None) for x in model._flatten_layers())
     wanted = outputs(model, inputs)
-    # Keras quantizes only layers of its own class: heads' outputs, but not our encoders' blocks.
+    # Keras quantizes only its own layers: output layers of heads, but not blocks of our encoders.
     assert changed or name not in ("Classifier", "Tagger")
     if changed:
         moved = [np.abs(a - b).max() for a, b in zip(wanted, plain, strict=True)]
@@ -197,7 +197,7 @@ def test_folders_have_lora_in_their_matrices(name, tmp_path):
     keras_plm.save(tmp_path / "folder", model, tokenizer)
     again, _ = keras_plm.load(tmp_path / "folder")
     assert_same(outputs(again, inputs), wanted)
-    assert "lora" in str([w.path for w in model.weights])  # the model itself stays as it is
+    assert "lora" in str([w.path for w in model.weights])  # the model itself is unchanged
 
 
 @pytest.mark.full

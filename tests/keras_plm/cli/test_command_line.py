@@ -1,4 +1,4 @@
-"""What the commands refuse: one sentence, code 2, and nothing written."""
+"""Commands refuse invalid input with one sentence and code 2, and write nothing."""
 
 import json
 import re

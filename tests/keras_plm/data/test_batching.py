@@ -1,4 +1,4 @@
-"""Batches: shapes, order, weights, shards, position, and what examples become."""
+"""Batches: shapes, order, weights, shards, position, and rows made from examples."""
 
 import keras
 import numpy as np
@@ -22,7 +22,7 @@ LENGTHS = np.random.default_rng(0).integers(2, 60, 97)
 
 
 def collate(rows, length, rng, epoch):
-    """Rows as their numbers, so that a test can see where each went."""
+    """Returns rows as their numbers, so that tests can trace them."""
     x = {"row": np.repeat(np.asarray(rows)[:, None], length, 1).astype("int32")}
     return x, np.asarray(rows, "float32"), None
 
@@ -37,7 +37,7 @@ def rows_of(source):
 
 @pytest.mark.backend_neutral
 def test_bucket_lengths_are_the_cheapest():
-    """Against all choices of three lengths, by brute force."""
+    """Compares with all choices of three lengths, by brute force."""
     import itertools
 
     units = sorted({-(-int(n) // 8) for n in LENGTHS})
@@ -143,7 +143,7 @@ def test_fit_trains_on_each_batch_once_in_order_and_counts_steps():
     model = summing_model()
     model.fit(source, epochs=2, verbose=0)
     assert source.step == 2 * count
-    # What Keras draws to build and ahead is drawn twice; each epoch's batches are all there.
+    # Keras draws some batches twice, to build or in advance. Each epoch still has all batches.
     for epoch in (0, 1):
         wanted = {tuple(np.where(r >= 0, r, r[0]).tolist()) for _, r in source.plan(epoch)}
         assert {rows for e, rows in drawn if e == epoch} == wanted
@@ -154,7 +154,7 @@ def test_fit_trains_on_each_batch_once_in_order_and_counts_steps():
 
 
 def test_fit_goes_on_from_any_step():
-    """On TensorFlow, also where the next two batches do not predict the lengths after them."""
+    """On TensorFlow, the next two batches do not predict the lengths of later ones."""
 
     def rows_of_ones(rows, length, rng, epoch):
         x = {"row": np.ones((len(rows), length), "float32")}
@@ -214,7 +214,7 @@ def test_first_two_batches_differ_in_shape():
 
 
 def test_fit_and_evaluate_see_the_true_means():
-    """The reported loss equals the mean over real rows, in training and in evaluation."""
+    """The loss in the logs equals the mean over real rows, in training and in evaluation."""
     targets = np.random.default_rng(1).normal(size=(97, 1)).astype("float32")
 
     def with_targets(rows, length, rng, epoch):
@@ -240,7 +240,7 @@ class Plain(FitsBatches, keras.Model):
 
 
 def test_metrics_in_logs_count_real_rows():
-    """Also between trainings on arrays, whose weights stay as they are."""
+    """Trainings on arrays before and after keep their weights."""
     targets = np.arange(9, dtype="float32")[:, None]
     weights = np.linspace(0.2, 3, 9).astype("float32")
 
@@ -268,7 +268,7 @@ def test_metrics_in_logs_weigh_classes_of_real_rows():
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.SGD(0.0), loss=loss, weighted_metrics=["accuracy"])
     source = batches({"a": np.ones((9, 1), "float32")}, targets=labels, batch_size=4)
-    for weight in (1, 5, 0, 1):  # the model gives class 0
+    for weight in (1, 5, 0, 1):  # the model predicts class 0
         given = None if weight == 1 else {1: float(weight)}
         found = model.fit(source, class_weight=given, verbose=0).history["accuracy"][0]
         np.testing.assert_allclose(found, 6 / (6 + 3 * weight), rtol=1e-5)
@@ -387,7 +387,7 @@ def test_words_of_two_texts_know_whose_they_are(tokenizer, max_length):
             ).all()
             if tokenizer is TOKENIZER:
                 ids = x["token_ids"][row][positions[places]]
-            else:  # of both texts, one after the other
+            else:  # positions of both texts, one after the other
                 name = "token_ids" if tokenizer is WORDS else "character_ids"
                 flat = x[name][row].reshape(2 * 11, *x[name].shape[3:])
                 ids = flat[positions[places]]
@@ -406,7 +406,7 @@ def test_tagged_words_go_in_windows_and_none_is_lost():
         [Example(["c"], ["O"]), Example(words, tags)], TOKENIZER, ["O", "P"], max_length=6
     )
     assert (source.lengths <= 6).all()
-    # Four pieces of room: a bxx | c | axx... (cut, but there) | b c a
+    # With room for four pieces: a bxx | c | axx... (truncated) | b c a
     assert source.examples_of.tolist() == [0, 1, 1, 1, 1]
     assert source.words.tolist() == [1, 2, 1, 1, 3]
     joined = np.concatenate([source.targets[r] for r in np.flatnonzero(source.examples_of == 1)])
@@ -415,7 +415,7 @@ def test_tagged_words_go_in_windows_and_none_is_lost():
     for row in range(len(source.lengths)):
         positions = x["word_positions"][row][x["word_positions"][row] >= 0]
         assert len(positions) == source.words[row] == weights[row].sum()
-        assert (x["token_ids"][row][positions] >= 5).all()  # a first piece, not [CLS]
+        assert (x["token_ids"][row][positions] >= 5).all()  # the first piece of a word, not [CLS]
 
 
 @pytest.mark.backend_neutral

@@ -1,4 +1,4 @@
-"""Raw text to token streams."""
+"""Token streams from raw text."""
 
 import gzip
 import json
@@ -52,7 +52,7 @@ def names(folder):
 
 
 def unfinished(folder):
-    """Where a stopped call left what it wrote."""
+    """Returns the folder that a stopped call left."""
     (found,) = folder.glob(".stream.*.tmp")
     return found
 
@@ -152,7 +152,7 @@ def test_goes_on_where_it_stopped(stopped_at, files, tmp_path, monkeypatch, smal
     with pytest.raises(KeyboardInterrupt):
         TokenStream.build(*arguments, shard_tokens=4)
     assert not (tmp_path / "stream").exists()
-    # Bytes after the last recorded position may be incomplete.
+    # Bytes after the last recorded position may be partial.
     with open(unfinished(tmp_path) / "sentences.bin", "ab") as file:
         file.write(b"12345")
     killed = subprocess.Popen([sys.executable, "-S", "-c", ""])
@@ -185,7 +185,7 @@ def test_begins_anew_where_files_are_not_whole(files, tmp_path, monkeypatch, sma
 
 @pytest.mark.full
 def test_known_chunks_are_what_the_package_finds(data):
-    """Words between spaces, each encoded once, give the ids of whole texts."""
+    """Encoding each word once gives the ids of whole texts."""
     tokenizer = WordPiece.load(data("vocabularies/bert_uncased_vocab.txt"))
     texts = [
         "a\x1cb\u00a0c  [MASK] x\u0301[SEP]y",

@@ -1,4 +1,4 @@
-"""Sentences of a document in one row."""
+"""Rows with the sentences of a document."""
 
 import json
 
@@ -66,7 +66,7 @@ def test_bad_input_is_explained():
 @pytest.mark.full
 @pytest.mark.parametrize("method, epochs", [("fine_tune", 1), ("features", 12)])
 def test_the_harness_scores_each_sentence(method, epochs, tmp_path, capsys):
-    """What a word means stands in the sentence before."""
+    """The meaning of a word depends on the previous sentence."""
     rng, lines = np.random.default_rng(0), []
     for i in range(60):
         kind = ["PER", "LOC"][rng.integers(2)]

@@ -1,4 +1,4 @@
-"""Questions and passages as rows, against explicit loops and on real passages."""
+"""Rows of questions and passages, compared with explicit loops and on real passages."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.backend_neutral
 
 
 def expected(examples, tokenizer, max_length, stride):
-    """Each row in loops: `(token ids, example, first, begin, null, target, own tokens)`."""
+    """Computes `(token ids, example, first, begin, null, target, own tokens)` of rows in loops."""
     rows = []
     for i, example in enumerate(examples):
         whole = tokenizer.encode([example.text], [example.pair], return_offsets=True)
@@ -25,7 +25,7 @@ def expected(examples, tokenizer, max_length, stride):
         room = max_length - len(head) - len(tail)
         step = min(stride, (room + 1) // 2)
         spans, begin = [], 0
-        while True:  # as run_squad.py
+        while True:  # as in run_squad.py
             length = min(len(passage) - begin, room)
             spans.append((begin, length))
             if begin + length == len(passage):
@@ -127,7 +127,7 @@ def test_answers_of_real_passages_are_found_by_their_tokens(data):
     for row in answered:
         example = examples[windows.examples_of[row]]
         text = example.pair[begins[row] : ends[row]]
-        assert example.label[0].strip() in text  # "gold" of "golden": tokens are not parted
+        assert example.label[0].strip() in text  # "gold" of "golden": a token is not split
         same += text == example.label[0]
     assert same / len(answered) > 0.99
 

@@ -1,4 +1,4 @@
-"""The best spans, against explicit loops and the originals' numbers."""
+"""The best spans, compared with explicit loops and the originals' numbers."""
 
 import numpy as np
 import pytest
@@ -43,10 +43,10 @@ def in_loops(starts, ends, start_mask, end_mask, n, longest):
 def test_spans_are_those_of_loops(n, longest, ties):
     rng = np.random.default_rng(n)
     starts, ends = rng.normal(size=(2, 5, 13))
-    if ties:  # sums of whole numbers are equal exactly
+    if ties:  # sums of integers can be exactly equal
         starts, ends = np.round(starts), np.round(ends)
     masks = rng.random((2, 5, 13)) < 0.7
-    masks[:, 4] = False  # a row without any
+    masks[:, 4] = False  # a row without valid positions
     scores, first, last = best_spans(starts, ends, *masks, n, longest)
     assert scores.shape == first.shape == last.shape == (5, n)
     for r in range(5):

@@ -1,4 +1,4 @@
-"""SQuAD's files, their evaluation and the tasks made of them."""
+"""SQuAD's files, their evaluation, and the tasks based on them."""
 
 import json
 
@@ -133,7 +133,7 @@ def some(labels):
 
 
 class TestEvaluation:
-    """By hand, after evaluate-v1.1.py and evaluate-v2.0.py."""
+    """Expected values are computed by hand after evaluate-v1.1.py and evaluate-v2.0.py."""
 
     def test_version_1(self):
         examples = some(["b", "bc", "d"])
@@ -145,7 +145,7 @@ class TestEvaluation:
         }
         with pytest.warns(UserWarning, match="1 questions have no prediction, '2' is the first"):
             report = evaluate_squad(examples, {"0": "b", "1": "c"}, version=1)
-        assert report["f1"] == pytest.approx(200 / 3)  # a missing one counts 0
+        assert report["f1"] == pytest.approx(200 / 3)  # a missing prediction counts 0
 
     def test_version_2(self):
         examples = some(["b", "", "d", ""])
@@ -165,7 +165,7 @@ class TestEvaluation:
         guesses = {"0": "b", "1": "c", "2": "e", "3": "c"}
         odds = {"0": -3.0, "1": 2.0, "2": 0.0, "3": 1.0}
         report = evaluate_squad(examples, guesses, odds=odds, threshold=1.0)
-        assert report["exact"] == 50.0  # 1 is refused, rightly; 3 is not above
+        assert report["exact"] == 50.0  # 1 is refused correctly; 3 is not above the threshold
         assert report["best_exact"] == 75.0 and report["best_exact_thresh"] == -3.0
         report = evaluate_squad(examples, guesses, odds=odds, threshold=-4.0)
         assert report["exact"] == 50.0 and report["HasAns_exact"] == 0.0
@@ -230,7 +230,7 @@ class TestTasks:
             for seed in range(20)
             for pair in qnli_pairs([asked("the mat")], seed)
         }
-        # Of the others the one that shares "the" and "cat".
+        # Among the others, the one with "the" and "cat".
         assert found == {cat: ("entailment", "g"), dog: ("not_entailment", "g")}
         assert qnli_pairs([asked("mat. A dog"), asked("It", pair=rain)]) == []
         assert qnli_pairs([Example("Who?", [], pair=passage, starts=[])]) == []

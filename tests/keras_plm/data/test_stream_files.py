@@ -1,4 +1,4 @@
-"""Files of token streams: damaged, written by several processes, by killed ones, on a full disk."""
+"""Files of token streams: damage, several writers, killed processes and full disks."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from keras_plm.tokenizers import BytePair, WordPiece, Words, text
 
 pytestmark = pytest.mark.backend_neutral
 
-# Runs in processes of their own, too.
+# Also runs in separate processes.
 SETUP = """
 import resource, time
 from keras_plm.data import corpus_writer
@@ -60,7 +60,7 @@ def patch(path, at, content):
 
 
 def bind(folder):
-    """Makes the manifest one of the files as they are."""
+    """Rewrites the manifest for the current files."""
     names = ["tokens.00000.bin", "sentences.bin", "documents.bin"]
     change(folder / "stream.json", manifest=describe_files(folder, names))
 
@@ -181,7 +181,7 @@ class TestFoldersOfTheUser:
             TokenStream.build(folder / "text.txt", TOKENIZER, folder / "stream", "lines")
         (unfinished,) = folder.glob(".stream.*.tmp")
         shutil.rmtree(unfinished)
-        unfinished.symlink_to(mine)  # at the name that the next call chooses
+        unfinished.symlink_to(mine)  # the name that the next call uses
         monkeypatch.undo()
         TokenStream.build(folder / "text.txt", TOKENIZER, folder / "stream", "lines")
         assert [path.name for path in mine.iterdir()] == ["progress.json"]
@@ -226,7 +226,7 @@ else:
         code = f"assert build().tokens[:].tolist() == {IDS}"
         copies = kill_at_each_call("build()", folder, tmp_path / "new", SETUP, code, calls)
         assert len(copies) > 5
-        # An older stream is replaced.
+        # The new stream replaces an older one.
         (folder / "text.txt").write_text("c c c")
         TokenStream.build(folder / "text.txt", TOKENIZER, folder / "stream", "lines")
         (folder / "text.txt").write_text("\n\n".join(LINES))
@@ -247,7 +247,7 @@ else:
         )
         assert not (folder / "stream").exists()
         progress = json.loads(next(folder.glob(".stream.*.tmp/progress.json")).read_text())
-        assert 0 < progress["blocks"] < 40  # what is noted is whole
+        assert 0 < progress["blocks"] < 40  # the recorded blocks are complete
         ((outcome,),) = run_together("build(10**6)", [folder], 1, SETUP)
         assert outcome.status == 0, outcome
         assert TokenStream(folder / "stream", verify=True).tokens[:].tolist() == IDS * 10
@@ -335,4 +335,4 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
         command = [sys.executable, "-c", code, str(path), str(tmp_path / "b.txt")]
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
         assert done.returncode == 0, done.stderr
-        assert int(done.stdout) < 200  # 500 and more in one part
+        assert int(done.stdout) < 200  # more than 500 if read in one part

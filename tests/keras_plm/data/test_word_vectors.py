@@ -1,4 +1,4 @@
-"""Files of word vectors: round trips, comparisons with gensim and fastText, and bad files."""
+"""Files of word vectors: round trips, comparisons with gensim and fastText, damaged files."""
 
 import gzip
 import struct
@@ -21,7 +21,7 @@ VECTORS[2] = [1e-30, -3e30, 0, 16777216, 1 / 3]
 
 @pytest.fixture
 def file(tmp_path):
-    """`file(b"the 1 2\\n")`: a file of these bytes."""
+    """`file(b"the 1 2\\n")` writes a file with these bytes."""
 
     def write(content, name="vectors"):
         (tmp_path / name).write_bytes(content)
@@ -38,7 +38,7 @@ def subwords(**settings):
 
 
 def mean_of(vectors, word):
-    """A vector as `FastText::getWordVector` makes it, one row after the other."""
+    """Computes a vector like `FastText::getWordVector`, one row after the other."""
     rows = [vectors.word_rows[vectors.words.index(word)]] if word in vectors.words else []
     if word != "</s>":
         numbers = ngram_rows(word, vectors.min_n, vectors.max_n, vectors.buckets)
@@ -47,7 +47,7 @@ def mean_of(vectors, word):
 
 
 def contents():
-    """Every text and binary format, by hand, of two words."""
+    """Returns two words in every text and binary format, written by hand."""
     floats = struct.pack("<4f", 0.5, -2, 3, 1e-5)
     return {
         "glove": b"a 0.5 -2\nb 3 1e-5\n",
@@ -100,7 +100,7 @@ def test_any_float32_survives_in_blocks_of_any_size(format, tmp_path, monkeypatc
     words = [f"w{i}" for i in range(1000)]
     monkeypatch.setattr("keras_plm.data.formats.word_vectors.BLOCK", 9999)
     write_vectors(tmp_path / "v", words, numbers, format)
-    for size in (1 << 20, 777, 50):  # one block, of some rows, of less than one
+    for size in (1 << 20, 777, 50):  # one block, blocks of several rows, blocks smaller than a row
         monkeypatch.setattr("keras_plm.data.formats.word_vectors.BLOCK", size)
         found, vectors = read_vectors(tmp_path / "v")
         assert found == words
@@ -333,7 +333,7 @@ def test_subword_files_there_and_back(tmp_path, monkeypatch):
         np.testing.assert_array_equal(again.vectors(words), vectors.vectors(words))
     whole = read_fasttext(path)
     np.testing.assert_array_equal(whole.bucket_rows, vectors.bucket_rows)
-    assert not whole.bucket_rows.flags.owndata  # it is on the file
+    assert not whole.bucket_rows.flags.owndata  # memory-mapped
     few = read_fasttext(path, {"naïve"})
     assert few.words == ["naïve"] and len(few.bucket_ids) <= 15
     few.save(tmp_path / "few.bin")
@@ -343,7 +343,7 @@ def test_subword_files_there_and_back(tmp_path, monkeypatch):
     names, array = read_vectors(path)
     assert names == WORDS
     np.testing.assert_array_equal(array, vectors.vectors(WORDS))
-    whole.save(path)  # onto the file its rows are in
+    whole.save(path)  # overwrites the file of its rows
     np.testing.assert_array_equal(read_fasttext(path).word_rows, vectors.word_rows)
     subwords(max_n=0).save(path)
     np.testing.assert_array_equal(read_vectors(path)[1], vectors.word_rows)
@@ -406,7 +406,7 @@ def test_words_that_look_like_labels_do_not_make_a_file_supervised(tmp_path):
     vectors = subwords()
     vectors.save(path)
     good = path.read_bytes()
-    # The dictionary: size, nwords, nlabels; a label's entry follows those of the words.
+    # The dictionary: size, nwords, nlabels. The entry of a label follows those of the words.
     size = len(WORDS)
     end = 92 + sum(len(word.encode()) + 10 for word in WORDS)
     entry = b"__label__x\0" + struct.pack("<qb", 3, 1)
@@ -475,7 +475,7 @@ def test_gensim_and_we_read_each_others_subwords(tmp_path):
     ours = subwords()
     ours.save(path)
     theirs = fasttext.load_facebook_vectors(path)
-    # gensim gives `</s>` n-grams, fastText does not.
+    # gensim uses n-grams of `</s>`, fastText does not.
     for word in [*WORDS[:-1], "unseen", "日本語"]:
         np.testing.assert_allclose(theirs[word], ours.vector(word), rtol=1e-5, atol=1e-6)
     sentences = [["where", "is", "the", "naïve", "café"], ["the", "café", "is", "there"]] * 5

@@ -1,4 +1,4 @@
-"""The generated language: repeatable, and true to its own rules."""
+"""The generated language is deterministic and follows its rules."""
 
 import re
 
@@ -25,7 +25,7 @@ def test_a_world_is_a_function_of_its_seed():
     first, second = World(), World()
     assert first.corpus(20) == second.corpus(20)
     assert first.tag_names("train") == second.tag_names("train")
-    # Nothing depends on what was drawn before.
+    # Results do not depend on earlier draws.
     second.feelings("test")
     assert first.inference("dev") == second.inference("dev")
     assert World(1).corpus(20) != first.corpus(20)
@@ -60,7 +60,7 @@ def test_names_are_new_at_test_time_and_only_context_types_them():
 
 
 def test_feelings_follow_negation_and_intensity():
-    """The label recomputed from the words alone, by the rules as the docstrings give them."""
+    """Recomputes the label from the words by the rules in the docstrings."""
     strong = "wonderful splendid superb marvellous glorious brilliant awful terrible dreadful"
     strong += " horrible disgusting miserable"
     good = "wonderful splendid superb marvellous glorious brilliant good nice pleasant decent fine"
@@ -120,7 +120,7 @@ def test_answers_stand_in_their_passage_once():
 
 
 def translated(sentence, other):
-    """By the rules as the docstring of `translations` gives them, from the words alone."""
+    """Translates words by the rules in the docstring of `translations`."""
     verbs = "was loved liked admired praised hated disliked feared blamed met visited greeted"
     verbs = f"{verbs} called walked travelled moved returned".split()
     ranks = {"of": 1, "to": 5, "from": 5, "near": 5}
@@ -177,7 +177,7 @@ def test_translations_are_new_at_test_time_and_of_all_lengths():
     lengths = [len(source.split()) for source in sources["test"]]
     for low, high in ((5, 10), (10, 20), (20, 41)):
         assert sum(low <= length < high for length in lengths) >= 30
-    # What is tested is the order and the memory, not words never seen.
+    # The test sentences have no unseen words. They test order and memory.
     assert set(" ".join(sources["test"]).split()) <= set(" ".join(sources["train"]).split())
     with pytest.raises(
         ValueError, match="`split` must be one of train, dev, test. Received: 'valid'"

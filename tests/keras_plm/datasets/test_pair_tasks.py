@@ -1,4 +1,4 @@
-"""SciTail, SICK, SWAG, RACE and Story Cloze, from small files in the official layout."""
+"""SciTail, SICK, SWAG, RACE and Story Cloze, from small files in the official formats."""
 
 import csv
 import io

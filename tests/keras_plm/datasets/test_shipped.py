@@ -1,4 +1,4 @@
-"""WikiGold ships with the package, and a data folder comes first."""
+"""WikiGold ships with the package; files in a data folder have priority."""
 
 import gzip
 import hashlib

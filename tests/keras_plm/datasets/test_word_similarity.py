@@ -1,4 +1,4 @@
-"""Scores of word vectors: against plain loops, gensim, and the files as they were published."""
+"""Scores of word vectors, compared with plain loops, gensim and the published files."""
 
 import json
 import math
@@ -42,7 +42,7 @@ def cosine(u, v):
 
 
 def answer(vectors, a, b, c):
-    """The row that 3CosAdd gives, by loops."""
+    """Returns the row that 3CosAdd selects, by loops."""
     lengths = [math.sqrt(sum(float(x) ** 2 for x in row)) for row in vectors]
     unit = [[float(x) / n for x in row] for row, n in zip(vectors, lengths, strict=True)]
     best, found = -math.inf, None
@@ -56,7 +56,7 @@ def answer(vectors, a, b, c):
 
 
 def asked(vectors, number=101, seed=1):
-    """Sections of questions, about half of them right, and the number of right ones, by loops."""
+    """Draws sections of questions; about half have the right answer, which loops count."""
     rng = np.random.default_rng(seed)
     sections, right = {"family": [], "gram1": [], "gram2": []}, dict.fromkeys(range(3), 0)
     for i in range(number):
@@ -78,7 +78,7 @@ def test_similarity_is_of_ranks_of_cosines():
 
 
 def test_equal_cosines_and_scores_share_their_rank():
-    # Multiples of two vectors, whose cosines differ in their last bits, and one of a cosine of 1.
+    # Multiples of two vectors, whose cosines differ in their last bits, and a vector of cosine 1.
     scales = np.random.default_rng(6).uniform(0.1, 9, (14, 1))
     vectors = scales * np.array([*7 * [[1, 2, 3]], *6 * [[3, 1, 2]], [1, 2, 3]])
     pairs = [(f"w{i}", f"w{7 + i}", score) for i, score in enumerate([1, 2, 3, 3, 3, 4, 5])]
@@ -167,7 +167,7 @@ def test_blocks_of_any_size_give_the_same(block):
 
 
 def test_words_of_the_question_are_no_candidates():
-    # b - a + c is nearest to c, then to b; among the others d and then e.
+    # b - a + c is nearest to c, then b. Among the others, d is nearest, then e.
     vectors = [[1, 0.1, 0], [1, 0.2, 0], [0, 1, 0], [0.1, 0.9, 0.1], [0, 0.5, 1]]
     found = analogies(list("abcde"), vectors, {"s": [("a", "b", "c", "d"), ("a", "b", "c", "e")]})
     assert found["total"]["accuracy"] == 0.5 and found["syntactic"]["accuracy"] is None
@@ -191,7 +191,7 @@ def test_questions_with_missing_words_are_not_wrong():
     wrong = next(word for word in WORDS[3:] if word != true)
     questions = [
         ("w0", "w1", "w2", true), ("W0", "w1", "W2", wrong), ("w0", "no", "w2", true),
-        ("w0", "w1", "w2", "no"), ("w0", "w1", "w2", "W2"),  # its answer is in the question
+        ("w0", "w1", "w2", "no"), ("w0", "w1", "w2", "W2"),  # the answer is in the question
     ]  # fmt: skip
     found = analogies(WORDS, vectors, {"gram": questions, "s": questions[2:3], "empty": []})
     assert found["sections"]["gram"] == found["syntactic"] == {
@@ -212,7 +212,7 @@ def test_limit_is_as_if_there_were_no_more_words():
     assert found == analogies(WORDS[:17], vectors[:17], sections)
     assert 0 < found["total"]["missing"] < 101
     assert analogies(WORDS, vectors, sections, 99) == analogies(WORDS, vectors, sections)
-    words = [*WORDS[:22], "W0"]  # beyond the limit: its lower case is found instead
+    words = [*WORDS[:22], "W0"]  # "W0" is beyond the limit, so the lookup finds "w0"
     questions = {"s": [("W0", "w1", "w2", f"w{answer(vectors[:22], 0, 1, 2)}")]}
     assert analogies(words, vectors, questions, limit=22)["total"]["accuracy"] == 1
 
@@ -237,7 +237,7 @@ def test_memory_goes_with_the_block():
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak < 6e6  # all products at once: 32 MB
+    assert peak < 6e6  # all products at once would take 32 MB
 
 
 def test_files_with_tabs_or_spaces_and_blank_lines(tmp_path):
@@ -311,7 +311,7 @@ def test_files_are_whole(data):
     sections = read_questions(data(QUESTIONS))
     assert {name: len(questions) for name, questions in sections.items()} == SECTIONS
     assert sum(SECTIONS.values()) == 19_544
-    for questions in sections.values():  # each can be answered, also where lower-cased
+    for questions in sections.values():  # every question has an answer, also in lower case
         assert all(len({word.lower() for word in question}) == 4 for question in questions)
 
 
@@ -323,11 +323,11 @@ def keyed(words, vectors):
 
 
 def part_of(words, seed):
-    """Most of some words in random order, every other one lower-cased."""
+    """Returns most of the words in random order, every second one in lower case."""
     words = np.random.default_rng(seed).permutation(sorted(words)).tolist()
     words = [word.lower() if i % 2 else word for i, word in enumerate(words)]
     words = list(dict.fromkeys(words))
-    # One word in both cases: gensim takes the first, we the one that is written so.
+    # A word in both cases: gensim takes the first one, we take the one with the same case.
     twice = {word.lower() for word in words if word != word.lower()} & set(words)
     return [word for word in words if word not in twice][: len(words) * 4 // 5]
 
@@ -355,7 +355,7 @@ def test_analogies_are_those_of_gensim(data, tmp_path, limit):
     words = part_of({word for part in sections.values() for q in part for word in q}, seed=4)
     vectors, rng = made(len(words), 13), np.random.default_rng(7)
     row = {word.lower(): i for i, word in enumerate(words)}
-    for questions in sections.values():  # random vectors alone answer nothing
+    for questions in sections.values():  # random vectors answer no question
         step = rng.normal(size=13)
         for question in questions:
             left, right = (row.get(word.lower()) for word in question[2:])
@@ -378,7 +378,7 @@ def test_analogies_are_those_of_gensim(data, tmp_path, limit):
 
 @pytest.fixture
 def folder(tmp_path):
-    """A data folder of few and short files."""
+    """A data folder with a few short files."""
     (tmp_path / "word_similarity").mkdir()
     for i, file in enumerate(PAIRS.values()):
         (tmp_path / file).write_text(f"w0 w1 3\nw{i + 2} w3 1\nw5 w7 2.5\nw5 unknown 2\n")
@@ -410,12 +410,12 @@ def test_everything_runs_on_the_real_files(data):
     words = ["king", "queen", "boy", "girl", "sea", "River", "water", "france", "three"]
     found = evaluate(words, made(len(words)), folder)
     assert found["analogies"]["total"]["questions"] == 19_544
-    assert found["analogies"]["total"]["missing"] == 19_544 - 2  # both ways of boy girl king queen
+    assert found["analogies"]["total"]["missing"] == 19_544 - 2  # boy girl king queen, both ways
     assert found["neighbours"]["France"] and found["neighbours"]["river"] is None
 
 
 def scored(name, value, seed=0, **more):
-    """A result whose scores all derive from `value`."""
+    """Returns a result with all scores derived from `value`."""
     tally = {"accuracy": value, "accuracy_of_all": value / 2, "questions": 4000, "missing": 2000}
     return {
         "name": name,

@@ -1,4 +1,4 @@
-"""Decoding against its definitions, on models small enough to try everything."""
+"""Decoding, compared with its definitions on models small enough for a full search."""
 
 import itertools
 
@@ -37,7 +37,7 @@ INPUTS = {
 def model(request):
     made = MODELS[request.param]()
     for weight in made.trainable_variables:
-        weight.assign(3 * weight)  # so that outputs differ from token to token
+        weight.assign(3 * weight)  # makes outputs differ between tokens
     return made
 
 
@@ -82,7 +82,7 @@ def test_one_beam_is_greedy(model):
 
 
 def every_text(model, row, length):
-    """Each finished text of up to `length` tokens of one row, with its log probability."""
+    """Returns all finished texts of up to `length` tokens of a row and their log probabilities."""
     found = []
     for size in range(1, length + 1):
         bodies = list(itertools.product([i for i in range(V) if i != END], repeat=size - 1))
@@ -99,7 +99,7 @@ def every_text(model, row, length):
 def test_wide_beams_find_the_best_text_of_all(length_penalty):
     model = MODELS["recurrent"]()
     length = 3
-    # As wide as there are texts, so that nothing is lost, and none is done before its time.
+    # With a beam for every text, none is pruned, and search does not end early.
     beams = 2 * V**length
     token_ids, scores = beam_search(
         model,
@@ -129,7 +129,7 @@ def test_more_beams_find_no_worse_texts(model):
     scores = best[1][1]
     ended = (best[1][0] == END).any(-1)
     for of_row, finished in zip(scores, ended, strict=True):
-        # Sorted, the finished ones first.
+        # Beams are sorted, with finished ones first.
         assert (np.diff(finished.astype(int)) <= 0).all()
         assert (np.diff(of_row[finished]) <= 1e-6).all()
 
@@ -147,7 +147,7 @@ def test_scores_are_those_of_the_model(model):
 
 
 class Fixed:
-    """A model of one step whose logits are given: what is drawn can be counted."""
+    """A model of one step with fixed logits, so that draws can be counted."""
 
     def __init__(self, logits):
         self.logits, self.variables = np.asarray(logits, "float32"), []
@@ -267,7 +267,7 @@ def test_several_tokens_may_end_a_text(model):
 
 
 def test_beams_that_all_end_leave_others():
-    """Each beam has a continuation for every stop token and one more."""
+    """Each beam needs one continuation more than there are stop tokens."""
     model = Fixed(np.log([0.05, 0.1, 0.4, 0.45]))
     inputs = {"token_ids": np.zeros((1, 1), "int32")}
     options = {"num_beams": 3, "length_penalty": 0.0, "max_new_tokens": 2}
@@ -324,7 +324,7 @@ class TestTexts:
         heads = (2, 2) if kind == "transformer" else ()
         assert weights.shape == (*heads, len(written), len(read))
         assert_close(weights.sum(-1), np.ones((*heads, len(written))))
-        # By default what beam search writes.
+        # The default is the output of beam search.
         weights, written, _ = alignment(model, tokenizer, source, max_new_tokens=4)
         rows = tokenizer.pack([source])
         ids = beam_search(model, rows, tokenizer.start_id, tokenizer.end_id, max_new_tokens=4)[0]

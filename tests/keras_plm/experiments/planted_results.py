@@ -41,12 +41,12 @@ def put(root, suite, task, method, score, seed, encoder="mini", **fields):
 
 
 def name_of(seed):
-    """The name of a result of `record`."""
+    """Returns the name of a result of `record`."""
     return result_name("rte", "bert", "fine_tune", seed)
 
 
 def record(seed, score=0.5, hash="h"):
-    """A small `Record`."""
+    """Returns a small `Record`."""
     about = Record("rte", "bert", "fine_tune", "fine_tune", {"epochs": 1}, seed)
     scores = {"score": score, "metrics": {"accuracy": score}}
     return dataclasses.replace(about, hash=f"{hash}{seed}", extra={"tokens": 7}, **scores)

@@ -1,4 +1,4 @@
-"""Jobs of suites: done once, by one process or many, whatever fails or is killed."""
+"""Jobs of suites run once, with one process or many, even after failures and kills."""
 
 import dataclasses
 import errno
@@ -33,7 +33,7 @@ def workspace(tmp_path):
 
 
 class Recorded:
-    """Stands for a `Runner`: a result is a line; the run named "bad" fails."""
+    """Replaces a `Runner`. A result is a line, and the run named "bad" fails."""
 
     def __init__(self, workspace, job, done):
         self.workspace, self.job, self.done = workspace, job, done
@@ -55,7 +55,7 @@ class Recorded:
 
 @pytest.fixture
 def done(monkeypatch):
-    """What the runners were asked to do."""
+    """Returns the runs that the runners did."""
     asked = []
     monkeypatch.setattr(Worker, "runner", lambda self, job: Recorded(self.workspace, job, asked))
     monkeypatch.setattr(jobs, "WAIT", 0.05)
@@ -73,7 +73,7 @@ def test_all_first_seeds_come_first_and_nothing_twice(workspace, done):
     assert finished == [1, 2, 3, 4]
     assert run_jobs(asked, workspace, 3, print) == {}
     assert done[4:] == [("rte", 1, 2), ("cola", 1, 2)]
-    asked[1] = dataclasses.replace(asked[1], seeds=5)  # and three of the other
+    asked[1] = dataclasses.replace(asked[1], seeds=5)  # and three of the second job
     assert run_jobs(asked, workspace, None, print) == {}
     assert done[6:] == [("cola", 1, 3), ("cola", 1, 4)]
     later = dataclasses.replace(asked[0], stage=1)
@@ -86,7 +86,7 @@ def test_a_failing_cell_is_kept_and_the_others_go_on(workspace, done):
     said = []
     asked = [job("rte", 99), job("cola")]
     failed = run_jobs(asked, workspace, 2, said.append)
-    assert list(failed) == [(asked[0], 0), (asked[0], 1)]  # the second had no rate to take
+    assert list(failed) == [(asked[0], 0), (asked[0], 1)]  # seed 1 needs seed 0's rate
     assert done == [("rte", 99, 0), ("cola", 1, 0), ("cola", 1, 1)]
     kept = json.loads(workspace.failure(asked[0], 0).read_text())
     assert kept["error"] == "RuntimeError: out of memory" and "Traceback" in kept["traceback"]
@@ -95,7 +95,7 @@ def test_a_failing_cell_is_kept_and_the_others_go_on(workspace, done):
     with pytest.raises(ValueError, match=r"2 of 4 jobs failed .*\.failed.* out of memory"):
         check(failed, 4)
     with pytest.raises(RuntimeError, match="out of memory"):
-        check(failed, 2)  # nothing went well: the error itself
+        check(failed, 2)  # all jobs failed: raises the error itself
     check({}, 4)
 
 
@@ -124,14 +124,14 @@ def test_what_another_process_is_at_is_left_to_it(workspace, done):
     holder = [lock]
 
     def finished(count):
-        if count == 2:  # cola with both seeds, while rte is the other process'
+        if count == 2:  # cola with both seeds, while the other process runs rte
             assert done == [("cola", 1, 0), ("cola", 1, 1)]
             workspace.path(asked[0], 0).parent.mkdir(parents=True, exist_ok=True)
             workspace.path(asked[0], 0).write_text(json.dumps({"seed": 0}))
             holder.pop().release()
 
     assert run_jobs(asked, workspace, 2, print, finished=finished) == {}
-    assert done[2:] == [("rte", 1, 1)]  # the first seed came from the other
+    assert done[2:] == [("rte", 1, 1)]  # the other process did the first seed
 
 
 def test_what_cells_need_is_made_once_and_first(workspace, done):
@@ -163,7 +163,7 @@ def test_paths_are_those_of_the_bench(tmp_path, corpus_files):
 
 @pytest.fixture(scope="module")
 def corpus_files(tmp_path_factory):
-    """RTE, made up, and a small GPT."""
+    """A made-up RTE and a small GPT."""
     made = SmallData(tmp_path_factory.mktemp("data"))
     made.rte(30)
     root = made.root
@@ -233,7 +233,7 @@ def test_killed_in_the_middle_a_suite_loses_the_running_cell_alone(corpus_files,
         json.loads(path.read_text())
     subprocess.run(command, **options, timeout=300)
     after = there()
-    assert first.items() <= after.items() and len(after) == 8  # RTE's; STS-B is not there
+    assert first.items() <= after.items() and len(after) == 8  # RTE's; STS-B is missing
     assert not list(results.glob("**/*.tmp*"))
 
 
@@ -267,7 +267,7 @@ def test_cells_run_on_a_cluster_of_ray(corpus_files, tmp_path, capsys):
     pytest.importorskip("ray", reason="pip install 'keras-plm[ray]'")
     data, encoder = corpus_files
     flags = ["--seeds", "2", "--ray", "local", "--ray-cpus", "0.5"]
-    assert main(suite(data, encoder, tmp_path, *flags)) == 2  # STS-B is not there
+    assert main(suite(data, encoder, tmp_path, *flags)) == 2  # STS-B is missing
     out, error = capsys.readouterr()
     assert "8 of 16 jobs failed" in error and "seed 1" in out
     kept = list((tmp_path / "r").glob("**/rte/*.seed*.json"))

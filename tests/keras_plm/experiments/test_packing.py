@@ -1,4 +1,4 @@
-"""Packed results: read like loose files, which hide them; packing loses nothing when stopped."""
+"""Packed results read like loose files, which hide them. A stopped packing loses nothing."""
 
 import dataclasses
 import json
@@ -34,7 +34,7 @@ def kept(tmp_path):
 
 
 def content(kept):
-    """All that is read of a folder."""
+    """Returns everything that is read from a folder."""
     names = kept.names()
     examples = [kept.examples(n, kept.json(n).get("hash")) for n in names if ".seed" in n]
     return {n: kept.json(n) for n in names}, [found["accuracy"][1].tolist() for found in examples]
@@ -73,7 +73,7 @@ def test_a_loose_file_hides_the_packed_one(kept):
     assert kept.record(name_of(2)).score == 0.75
     assert kept.examples(name_of(2), "new2")["accuracy"][1].max() == 1
     archived = [p.name for p in kept.path.glob("rte/*.json.*")]
-    assert len(archived) == 1  # the packed one, of another hash
+    assert len(archived) == 1  # the packed one, which has another hash
     lines = (kept.path / "results.jsonl").read_text().splitlines()
     assert len(lines) == 3 and not any(name_of(2) in line for line in lines)
     assert kept.pack() == (1, 1) and kept.record(name_of(2)).score == 0.75
@@ -177,7 +177,7 @@ def test_a_damaged_or_doubled_line_blames_its_own_result(kept):
                 read()
         kept.write(name_of(3), record(3))
         with pytest.raises(ValueError, match=match):
-            kept.pack()  # which would write the file again
+            kept.pack()  # would rewrite the file
         assert file.read_text().splitlines() == lines and kept.file(name_of(3)).is_file()
 
 

@@ -1,4 +1,4 @@
-"""All results as one page: what is on it, what is left out, and how it works in a browser."""
+"""The page of all results: its content, omitted results, and its script."""
 
 import json
 import re
@@ -33,7 +33,7 @@ def root(tmp_path):
 
 
 class Links(HTMLParser):
-    """What a page would load or lead to, its ids, and its text."""
+    """Collects the links, ids and text of a page."""
 
     def __init__(self, page):
         super().__init__()
@@ -165,7 +165,7 @@ def test_results_of_one_cell_that_disagree_are_named(root, tmp_path, capsys):
     assert report(root, "--html", tmp_path / "page.html") == 0
     error = capsys.readouterr().err
     assert str(first) in error and str(copy) in error
-    assert "Received: scores 0.9 and 0.4" in error  # in the order of their names
+    assert "Received: scores 0.9 and 0.4" in error  # in the order of the file names
     copy.unlink()
     other = put(root, "words", "sst", "fine_tune", 0.5, 1)
     other.write_text(other.read_text().replace('"inputs": "abc"', '"inputs": "xyz"'))

@@ -11,7 +11,7 @@ from keras_plm.experiments.report.page import Page
 from tests.keras_plm.experiments.planted_results import CLAIMS, RESULTS, put
 
 pytestmark = [pytest.mark.backend_neutral, pytest.mark.full]
-# Contrast of text at least: Web Content Accessibility Guidelines 2.1, 1.4.3.
+# Minimal contrast of text: Web Content Accessibility Guidelines 2.1, 1.4.3.
 LEGIBLE = 4.5
 TEXTS = (
     "body p", ".source", ".quiet", "nav a", "thead button", "tbody td", "tbody th", "caption",
@@ -53,7 +53,7 @@ def browser():
         "playwright.sync_api", reason="no playwright: install it, as in `pip install playwright`"
     )
     with api.sync_playwright() as playwright:
-        # Root, as in a container, has no sandbox.
+        # Root, for example in a container, has no sandbox.
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield browser
         browser.close()
@@ -81,7 +81,7 @@ def page_file(tmp_path_factory):
 
 @pytest.fixture
 def open_page(browser, page_file):
-    """`open_page(width=, dark=)`: the page; what its console says fails the test."""
+    """`open_page(width=, dark=)` opens the page; any output of its console fails the test."""
     opened, said = [], []
 
     def call(file=page_file, width=1280, dark=False):
@@ -110,17 +110,17 @@ def column(page, table, place):
 def test_tables_sort_by_number_and_by_word(open_page):
     page = open_page()
     assert not page.locator("#first table").is_visible()
-    page.get_by_role("link", name="first", exact=True).click()  # which unfolds it
+    page.get_by_role("link", name="first", exact=True).click()  # unfolds the section
     head = page.locator("#first thead th").nth(1)
     head.get_by_role("button").click()
     assert head.get_attribute("aria-sort") == "descending"
     assert [text.split(" ")[0] for text in column(page, "#first", 1)] == [
         "60.5", "30.1", "15.8", "1.5",
     ]  # fmt: skip
-    head.get_by_role("button").press("Enter")  # by keyboard
+    head.get_by_role("button").press("Enter")  # with the keyboard
     assert head.get_attribute("aria-sort") == "ascending"
     assert [text.split(" ")[0] for text in column(page, "#first", 1)][0] == "1.5"
-    # What has no number stays last, either way.
+    # Rows without a number are last in both orders.
     other = page.locator("#first thead th").nth(2)
     for _ in range(2):
         other.get_by_role("button").click()
@@ -148,7 +148,7 @@ def test_claims_are_filtered(open_page):
 def test_words_show_where_they_look(open_page):
     page = open_page()
     words = page.locator(".sentence button")
-    assert words.nth(4).get_attribute("aria-pressed") == "true"  # the longest, at first
+    assert words.nth(4).get_attribute("aria-pressed") == "true"  # the longest word
     page.get_by_label("3", exact=True).check()
     words.nth(0).focus()
     page.keyboard.press("ArrowRight")
@@ -172,7 +172,7 @@ def test_page_does_not_scroll_sideways(open_page, width):
     size = page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
     assert size[0] <= size[1] == width
     wide = page.locator("#claims-tables .scroll").first
-    assert wide.evaluate("e => e.scrollWidth > e.clientWidth")  # in its own box
+    assert wide.evaluate("e => e.scrollWidth > e.clientWidth")  # scrolls in its own box
 
 
 @pytest.mark.parametrize("dark", [False, True])
@@ -189,11 +189,11 @@ def test_text_and_pictures_are_readable(open_page, dark):
     light = shot[..., :3].mean(-1)
     assert (np.median(light) < 0.2) == dark
     ink = light.max() if dark else 1 - light.min()
-    assert ink > 0.85  # its axes and texts
+    assert ink > 0.85  # axes and texts
 
 
 def test_committed_results_open(open_page, tmp_path):
-    """What is committed, without its pictures of cost."""
+    """Opens the committed results without the plots of cost."""
     found = [s for s in sections(RESULTS) if s.name in ("first", "elmo_layers", "gpt_ablation")]
     file = tmp_path / "page.html"
     file.write_text(Page(RESULTS, found).html())

@@ -1,4 +1,4 @@
-"""The answer of `layers`, on scores that were planted."""
+"""The recommendation of `layers`, on planted scores."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ EXAMPLES, SEEDS = 400, 3
 
 
 def choice(name, share, dev_score=None, seconds=10.0, seed=0, kept=True):
-    """Right on a share of the examples, mostly the same ones for all choices."""
+    """Returns a choice that is right on a fraction of the examples, mostly the same for all."""
     rng, order = np.random.default_rng(seed), np.random.default_rng(7).random(EXAMPLES)
     parts, results = [], []
     for index in range(SEEDS):
@@ -36,7 +36,7 @@ def test_the_dev_set_ranks():
     assert [c.name for c in ranked(choices)] == ["layer_1", "last"]
     table = markdown(choices).splitlines()
     assert table[2].startswith("| layer_1 | 60.0 | 68.") and "| 10.0 | 2.0 MB |" in table[2]
-    assert "-1" in table[3].split("|")[4]  # reported, it is below
+    assert "-1" in table[3].split("|")[4]  # below on the test set
 
 
 def test_what_is_told_apart_is_told():

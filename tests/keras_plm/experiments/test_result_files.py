@@ -1,4 +1,4 @@
-"""Result files: damage, odd records, several processes, killed ones and full disks."""
+"""Result files: damage, odd records, several processes, kills and full disks."""
 
 import csv
 import dataclasses
@@ -140,7 +140,7 @@ def test_a_damaged_zip_file_is_named(kept):
 
 
 class TestOddRecords:
-    """Valid records that are no runs: named, and the others are shown."""
+    """Valid records that are not runs: an error names them, and the others are shown."""
 
     @pytest.fixture
     def odd(self, tmp_path):
@@ -231,7 +231,7 @@ EVIL = "<script>alert(1)</script>|[x](javascript:alert(1))[bold]$\\frac$"
 
 
 def test_names_cannot_leave_their_place(tmp_path, capsys):
-    """Names of a result that are Markdown, HTML, formulas of TeX and paths."""
+    """Tests names that are Markdown, HTML, TeX formulas or paths."""
     for method, seed in (("fine_tune", 0), ("features", 0), ("scratch", 0), ("features", 1)):
         path = put(tmp_path, "mine", "sst2", method, 0.5, seed)
         change(path, task=EVIL + "/../../x", encoder="=" + EVIL, device=EVIL)
@@ -265,7 +265,7 @@ def test_rich_shows_brackets(capsys):
     assert not console._markup
 
 
-# ---- several processes, killed ones, full disks
+# ---- several processes, kills, full disks
 
 SETUP = """
 import dataclasses
@@ -316,7 +316,7 @@ check()
 
 
 def test_a_process_that_makes_a_result_is_waited_for(kept):
-    """The lock of a dead process is free; that of another thread is said and waited for."""
+    """The lock of a dead process is free. A call reports the lock of a thread and waits for it."""
     import threading
 
     begun, end, said = threading.Event(), threading.Event(), []

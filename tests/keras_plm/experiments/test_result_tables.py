@@ -145,13 +145,13 @@ def test_a_suite_that_is_not_there_is_guessed(tmp_path, capsys):
 
 
 class TestRunsThatDifferInOneSetting:
-    """Two results of one table that differ in a setting that `describe` does not say."""
+    """Two results in one table may differ in a setting that `describe` omits."""
 
     def rows(self, results):
         return [line[2:].split(" | ") for line in markdown(results).splitlines()[2:]]
 
     def of(self, score, seed, **fields):
-        """A result as `Runner` writes it."""
+        """Returns a result in the format of `Runner`."""
         run = Run(method="fine_tune", **fields)
         fields = {name: value for name, value in run.to_json().items() if name != "method"}
         made = result("fine_tune", "t", score, seed, **fields)
@@ -179,7 +179,7 @@ class TestRunsThatDifferInOneSetting:
         assert sorted(names) == ["last; dev limit 0", "last; dev limit 100"]
 
     def test_a_run_has_one_row_over_several_tasks(self):
-        """Only on one task are there results of another setting."""
+        """Only one task has results of another setting."""
         results = [self.of(0.5, 0), self.of(0.6, 0, dev_limit=100)]
         results += [self.of(0.7, 0) | {"task": "u"}, self.of(0.8, 0, epochs=4) | {"task": "v"}]
         assert self.rows(results) == [

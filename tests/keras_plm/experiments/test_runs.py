@@ -1,4 +1,4 @@
-"""Single runs of the harness, small: what they write, skip, and read."""
+"""Small single runs of the harness: files that they write, skip and read."""
 
 import dataclasses
 import gzip
@@ -56,7 +56,7 @@ def test_pretrain_stops_and_resumes(tmp_path, capsys, monkeypatch):
         os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(Meter, "on_train_begin", interrupted)
-    assert main([*flags, "--out", str(out)]) == 130  # what was refused leaves nothing in the way
+    assert main([*flags, "--out", str(out)]) == 130  # a refused run leaves no obstacle
     monkeypatch.undo()
     assert json.loads((out / "pretraining.json").read_text())["steps_done"] == 1
     assert main([*flags, "--out", str(out), "--resume"]) == 0
@@ -73,9 +73,9 @@ def test_pretrain_stops_and_resumes(tmp_path, capsys, monkeypatch):
     assert main([*flags, "--out", str(out), "--resume", "--learning-rate", "1"]) == 2
     assert "learning_rate=1.0 instead of 0.0005" in capsys.readouterr().err
     before = encoder.get_weights()
-    for name in ("pretraining.json", "config.json"):  # stopped before they were written
+    for name in ("pretraining.json", "config.json"):  # a stop before these files were written
         (out / name).unlink()
-    assert main([*flags, "--out", str(out), "--resume"]) == 0  # nothing else is left to do
+    assert main([*flags, "--out", str(out), "--resume"]) == 0  # only these files are missing
     assert json.loads((out / "pretraining.json").read_text())["valid"] == note["valid"]
     assert len((out / "training" / "log.jsonl").read_text().splitlines()) == len(log)
     for a, b in zip(keras_plm.load(out)[0].get_weights(), before, strict=True):
@@ -117,7 +117,7 @@ def test_run_writes_one_file_per_seed(flags, name, encoder, table, tmp_path, cap
     assert [t["learning_rate"] for t in result["trials"]] == [0.01]
     assert 0 <= result["score"] <= 1 and result["settings"]["epochs"] == 1
     cost, reads = result, name.startswith(("features", "randomly_initialised"))
-    # Of the two labels' output layer, the mix of three layers; or of the whole encoder too.
+    # Weights of the output layer for two labels and of the mix of three layers, or of all layers.
     weights = 2 * 8 + 2 + (3 + 1 if "elmo_mix" in name else 0)
     assert cost["learned_weights"] == weights if reads else cost["learned_weights"] > 1000
     assert cost["encoder_passes"] == 1 and cost["peak_mb"] > 10
@@ -159,7 +159,7 @@ def test_other_weights_are_run_again(encoder, table, tmp_path):
 
 @pytest.mark.backend_neutral
 def test_new_settings_leave_committed_results_as_they_are():
-    """Their hashes, names and settings are those that a run has today."""
+    """Committed results have the hashes, names and settings of current runs."""
     checked = 0
     for kept in folders_below(ROOT / "benchmarks" / "results"):
         for name in kept.names(SEEDS):
@@ -202,7 +202,7 @@ def test_variants_of_reading_have_names_and_hashes_of_their_own():
 
 @pytest.mark.full
 def test_an_encoder_is_trained_on_several_devices(encoder, table, tmp_path):
-    """To the weights of one; under torch each run has one, and processes share their results."""
+    """Several devices give the weights of one. Under torch, processes share their results."""
 
     def flags(suite, *more):
         tuned = [*table, *common(encoder, tmp_path), "--dropout", "0", *FAST]
@@ -228,7 +228,7 @@ def test_an_encoder_is_trained_on_several_devices(encoder, table, tmp_path):
     for alone, together in zip(*weights, strict=True):
         np.testing.assert_allclose(together, alone, atol=1e-4)
     start = keras_plm.load(encoder)[0].get_weights()[0]
-    assert np.abs(weights[0][0] - start).max() > 1e-2  # a hundred times as far as they are apart
+    assert np.abs(weights[0][0] - start).max() > 1e-2  # a hundred times their difference
 
 
 @pytest.mark.backend_neutral
@@ -270,7 +270,7 @@ def test_word_vectors_beside_an_encoder_are_part_of_a_result(encoder, table, tmp
     assert row in re.sub(r"\s+", " ", capsys.readouterr().out)
     time = file.stat().st_mtime_ns
     assert main(flags) == 0 and file.stat().st_mtime_ns == time
-    keep(1)  # other vectors are another run
+    keep(1)  # other vectors make another run
     assert main(flags) == 0
     second = json.loads(file.read_text())
     assert second["hash"] != first["hash"] and second["inputs"] != first["inputs"]
@@ -461,7 +461,7 @@ def test_speed_runs_small_and_writes_what_the_table_reads(tmp_path, monkeypatch)
     pytest.importorskip("torch")
     rates = {"float32": 2e11, "bfloat16": 4e11}
     infer = dataclasses.replace(MEASUREMENTS["infer"], matrix_rates=lambda: rates)
-    monkeypatch.setitem(MEASUREMENTS, "infer", infer)  # its own takes large products
+    monkeypatch.setitem(MEASUREMENTS, "infer", infer)  # the original one computes large products
     tokenize = dataclasses.replace(MEASUREMENTS["tokenize"], matrix_rates=None)
     monkeypatch.setitem(MEASUREMENTS, "tokenize", tokenize)
     out = tmp_path / "speed.json"
@@ -523,7 +523,7 @@ def test_a_mixture_of_schemes_is_named(tmp_path):
 
 @pytest.mark.backend_neutral
 def test_a_file_in_iobes_with_sentences_in_iob2_is_refused(tmp_path):
-    """Their tags are tags of IOBES too, but the spans have no end."""
+    """IOB2 tags are valid in IOBES, but their spans have no end."""
     path = tmp_path / "mine.conll"
     good = rows_of_tags(["O", "S-PER", "B-PER", "E-PER"])
     path.write_text(f"{good}\na\tB-PER\nb\tO\n\na\tO\nb\tB-LOC\nc\tI-LOC\n")
@@ -537,7 +537,7 @@ def test_a_file_in_iobes_with_sentences_in_iob2_is_refused(tmp_path):
 
 @pytest.mark.backend_neutral
 def test_tags_that_training_lacks_are_errors(encoder, tmp_path, capsys, monkeypatch):
-    """A file with a tag that only the test part has, and one that only the dev part has."""
+    """Tests a tag that occurs only in the test split, and one only in the dev split."""
     path = tmp_path / "mine.conll"
     sentences = [[("abcd"[j], "O B-X I-X O".split()[j]) for j in range(4)] for _ in range(40)]
     sentences[28][1], sentences[34][1] = ("b", "B-DEV"), ("b", "B-TEST")
@@ -553,7 +553,7 @@ def test_tags_that_training_lacks_are_errors(encoder, tmp_path, capsys, monkeypa
     (file,) = result_files(tmp_path)
     result = json.loads(file.read_text())
     assert result["scheme"] == "IOB2" and result["counts"]["labels"] == 3
-    # X 1-3 is found in all 6 sentences; in one of them TEST 1-2 and X 2-3 are true instead.
+    # All 6 sentences are predicted X 1-3. In one of them, TEST 1-2 and X 2-3 are true instead.
     assert result["score"] == pytest.approx(2 * 5 / (6 + 7))
 
 
@@ -578,7 +578,7 @@ def test_trees_keep_words_with_other_spaces(tmp_path):
 
 @pytest.mark.backend_neutral
 def test_operations_follow_from_weights_and_tokens():
-    """Two for each weight of a matrix and token, three times as many where it is trained."""
+    """Two operations per matrix weight and token, and three times as many in training."""
     layers, width, inner = 3, 4, 10
     tokenizer = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c"])
     runner = object.__new__(Runner)

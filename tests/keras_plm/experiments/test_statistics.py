@@ -1,4 +1,4 @@
-"""Scores from sums over examples, and what resampling says of planted differences."""
+"""Scores from sums over examples, and resampling of planted differences."""
 
 import functools
 
@@ -47,9 +47,9 @@ def test_a_metric_is_a_function_of_sums(name):
     kind, parts = summands(metric, true, pred)
     assert parts.shape[0] == 50
     assert SCORES[kind](parts.sum(axis=0)) == pytest.approx(metric(true, pred), abs=1e-12)
-    if "spearman" in name:  # whose ranks are those among all
+    if "spearman" in name:  # ranks are among all examples
         return
-    rows = np.random.default_rng(1).integers(0, 50, 50)  # some twice, some not at all
+    rows = np.random.default_rng(1).integers(0, 50, 50)  # with repetitions and omissions
     drawn = ([values[i] for i in rows] for values in (true, pred))
     assert SCORES[kind](parts[rows].sum(axis=0)) == pytest.approx(metric(*drawn), abs=1e-12)
 
@@ -59,7 +59,7 @@ def test_other_metrics_have_none():
 
 
 def hits(share, count=400, seeds=3, seed=0):
-    """Right and wrong answers of some seeds, and how many of each."""
+    """Returns right and wrong answers of several seeds as sums per example."""
     right = np.random.default_rng(seed).random((seeds, count)) < share
     return np.stack([right, np.ones_like(right)], axis=-1).astype(float)
 
@@ -91,18 +91,18 @@ class TestDifference:
     def test_pairing_and_seeds_both_count(self):
         base = hits(0.5, seeds=1)
         better = base.copy()
-        better[0, np.flatnonzero(base[0, :, 0] == 0)[:10], 0] = 1  # ten more, no other changed
+        better[0, np.flatnonzero(base[0, :, 0] == 0)[:10], 0] = 1  # ten more right answers
         paired = difference("mean", better, base, resamples=2000)
         assert paired.low > 0
         apart = difference("mean", hits(0.525, seeds=1, seed=7), base, resamples=2000)
         assert apart.high - apart.low > 2 * (paired.high - paired.low)
-        # Seeds that differ by 20 points, examples that do not: the interval is as wide.
+        # Seeds differ by 20 points, examples do not. The interval is as wide.
         uneven = np.concatenate([hits(0.9, 2000, 1), hits(0.7, 2000, 1)])
         wide = difference("mean", uneven, hits(0.8, 2000, 2, seed=3), resamples=2000)
         assert wide.high - wide.low > 0.15
 
     def test_against_loops(self):
-        """The plain way: draw examples and seeds, score what was drawn."""
+        """Compares with plain loops that draw examples and seeds and score the draws."""
         one, two = hits(0.6, 30, 2), hits(0.5, 30, 3, seed=1)
         rng, plain = np.random.default_rng(0), []
         for _ in range(4000):
@@ -117,7 +117,7 @@ class TestDifference:
         )
 
     def test_few_seeds_that_differ_much_are_not_trusted(self):
-        """Three seeds of equal methods whose spread is all that there is: Student's t, nearly."""
+        """Three seeds of equal methods with spread only between seeds: nearly Student's t."""
         told = {True: 0, False: 0}
         for i in range(150):
             shares = np.random.default_rng(i).normal(0.7, 0.05, 6)
@@ -125,10 +125,10 @@ class TestDifference:
             both = np.concatenate(seeds[:3]), np.concatenate(seeds[3:])
             for few in told:
                 told[few] += difference("mean", *both, 200, seed=i, few_seeds=few).p < 0.05
-        assert told[True] <= 12 < told[False]  # of 150; 5 % is the aim
+        assert told[True] <= 12 < told[False]  # of 150 trials; the target is 5 %
 
     def test_a_gain_beside_a_gain(self):
-        """(0.8 - 0.6) - (0.7 - 0.65), all on the same examples."""
+        """Computes (0.8 - 0.6) - (0.7 - 0.65) on the same examples."""
         terms = [(1, 0.8), (-1, 0.6), (-1, 0.7), (1, 0.65)]
         terms = [(sign, hits(share, 1000, seed=i)) for i, (sign, share) in enumerate(terms)]
         found = contrast("mean", terms, 2000)

@@ -41,7 +41,7 @@ of two lines.
 
 
 class Cells(HTMLParser):
-    """The cells of a table: `(tag, attributes, text)`."""
+    """Collects the cells of a table as `(tag, attributes, text)`."""
 
     def __init__(self, text):
         super().__init__()
@@ -85,7 +85,7 @@ def test_html_is_escaped_and_carries_the_numbers_to_sort_by():
     ]  # fmt: skip
     assert [c[0] for c in cells] == ["th"] * 5 + ["td"] * 3 + ["th"] + ["td"] * 3
     assert to_html('<script>"&') == "&lt;script&gt;&quot;&amp;"
-    assert to_html(cell("**<a|b>**_")) == "**&lt;a|b&gt;**_"  # no mark, whatever it looks like
+    assert to_html(cell("**<a|b>**_")) == "**&lt;a|b&gt;**_"  # plain text, not markup
     assert plain(cell("a `b` \\| *c*")) == "a `b` \\| *c*"
 
 

@@ -1,4 +1,4 @@
-"""Weights are read right or refused with the file, the weight and the rule."""
+"""Weights are read correctly, or an error names the file, the weight and the rule."""
 
 import json
 
@@ -17,7 +17,7 @@ ARRAYS = {"a": np.arange(6, dtype="float32").reshape(2, 3), "b/c": np.ones(5, "f
 
 
 def write(path, arrays):
-    """A file of the format that its name says."""
+    """Writes a file in the format of its suffix."""
     if path.suffix == ".safetensors":
         save_file(arrays, path)
     elif path.suffix == ".bin":
@@ -228,7 +228,7 @@ def test_compressed_hdf5_is_read(tmp_path):
 
 
 def keras_weights(path, kind="float32"):
-    """A file of weights of a compiled Keras model, with dropout's seed and its optimizer."""
+    """Writes the weights of a compiled Keras model, with its dropout seed and optimizer."""
     inputs = keras.Input((4,))
     x = keras.layers.Dropout(0.1, seed=1)(inputs)
     model = keras.Model(inputs, keras.layers.Dense(3, dtype=kind)(x))

@@ -1,4 +1,4 @@
-"""One writer at a time: over processes, over threads, and after a kill."""
+"""One writer at a time: among processes, among threads, and after a kill."""
 
 import os
 import subprocess
@@ -87,7 +87,7 @@ def test_a_thread_may_take_it_again_and_another_may_not(tmp_path):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that fork")
 def test_none_is_lost_of_many_short_locks(tmp_path):
-    """The file of a lock is removed each time: two holders of two files would lose a count."""
+    """Each release removes the lock file. Holders of two different files would lose a count."""
     code = """
 from pathlib import Path
 for _ in range(200):

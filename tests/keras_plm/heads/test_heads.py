@@ -84,7 +84,7 @@ def test_tagger_learns_predicts_and_reloads(options, tmp_path):
     predicted = model.predict([example.text for example in train])
     assert [len(tags) for tags in predicted] == [len(example.text) for example in train]
 
-    # The streaming metric is conlleval's F1 of what `predict` gives.
+    # The streaming metric equals conlleval's F1 of the predictions.
     held_out = model.batches(train, training=False, batch_size=7)
     reported = model.evaluate(held_out, verbose=0, return_dict=True)["span_f1"]
     assert reported == pytest.approx(span_f1([e.label for e in train], predicted), abs=1e-6)
@@ -173,7 +173,7 @@ def test_pairs_are_read_together():
 
 
 def one_by_one(x, y, kernel):
-    """Seo et al. 2017, equations 1 and 2, for a context x (T, D) and a query y (S, D)."""
+    """Computes Seo et al. 2017, equations 1 and 2, for a context x (T, D) and a query y (S, D)."""
     scores = np.zeros((len(x), len(y)))
     for t, h in enumerate(x):
         for s, u in enumerate(y):
@@ -206,7 +206,7 @@ def test_bi_attention_is_that_of_seo_et_al(tmp_path):
         x, y = first[row, :t], second[row, :s]
         assert_close(outputs[0][row, :t], one_by_one(x, y, kernel))
         assert_close(outputs[1][row, :s], one_by_one(y, x, swapped))
-    # Padding changes nothing; a text of nothing gives nothing.
+    # Padding changes nothing, and an empty text gives zeros.
     noise = {
         "first": np.where(masks[0][..., None], first, 9).astype("float32"),
         "second": np.where(masks[1][..., None], second, -9).astype("float32"),
@@ -246,7 +246,7 @@ def test_pairs_are_read_apart_learned_and_reloaded(options, tmp_path):
 
 @pytest.mark.compiles
 def test_an_encoder_reads_each_text_of_a_pair_alone():
-    """Also BERT, which could read both in one row: as in Peters et al. 2019."""
+    """This includes BERT, which could read both in one row, as in Peters et al. 2019."""
     model = Classifier(encoder(), LABELS, tokenizer=TOKENIZER, pairs=True)
     inputs, *_ = model.batches([Example("a bx", pair="c d e")], batch_size=1)[0]
     assert (inputs["segment_ids"] == 0).all()
@@ -263,7 +263,7 @@ def test_an_encoder_reads_each_text_of_a_pair_alone():
 
 @pytest.mark.full
 def test_elmo_reads_pairs():
-    """Its inputs have other names, and an axis more."""
+    """ELMo's inputs have other names and an additional axis."""
     elmo = ELMo(units=5, projection_dim=3, filters=[[1, 2], [2, 3]], character_dim=2)
     model = Classifier(elmo, LABELS, tokenizer=Characters(), pairs=True)
     assert set(model.input) == {"character_ids", "padding_mask"}
@@ -274,7 +274,7 @@ def test_elmo_reads_pairs():
 @pytest.mark.backend_neutral
 def test_pairs_where_none_are_read_are_explained():
     options = {"tokenizer": WORDS}
-    with pytest.raises(ValueError, match="`Words` puts no two texts in one row.*`pairs=True`"):
+    with pytest.raises(ValueError, match="`Words` cannot put two texts in one row.*`pairs=True`"):
         Classifier(word_encoder(), LABELS, **options).predict(["a"], pairs=["b"])
     with pytest.raises(ValueError, match="Example.text, label, pair.*Received: example 0 without"):
         Classifier(word_encoder(), LABELS, **options, pairs=True).predict(["a"])
@@ -337,7 +337,7 @@ def test_streaming_span_f1_counts_as_conlleval(tags, weighted):
     for _ in range(5):
         lengths = rng.integers(1, 8, 6) if weighted else np.full(6, 7)
         y_true, predicted = rng.integers(0, len(tags), (2, 6, 7))
-        # Half of the words right, so that whole spans are found too.
+        # Half of the words are right, so that some whole spans are found.
         predicted = np.where(rng.random((6, 7)) < 0.6, y_true, predicted)
         logits = np.eye(len(tags), dtype="float32")[predicted]
         weights = (np.arange(7) < lengths[:, None]).astype("float32") * 1.7
@@ -382,7 +382,7 @@ def test_bad_input_is_explained():
 @pytest.mark.compiles
 def test_long_word_lists_are_classified_once():
     words = [example.text.split() for example in texts()[:4]]
-    words[2] = words[2] * 40  # longer than the encoder reads
+    words[2] = words[2] * 40  # exceeds the encoder's limit
     examples = [Example(w, LABELS[i % 2]) for i, w in enumerate(words)]
     source = classifier().batches(examples)
     assert sum((source[i][2] > 0).sum() for i in range(len(source))) == 4
@@ -445,7 +445,7 @@ def test_a_saved_head_is_known_to_keras_plm_alone(tmp_path):
 
 @pytest.mark.backend_neutral
 class TestUnseenLabels:
-    """Labels that training did not have are errors of `evaluate`, and have no part in the loss."""
+    """Labels that training lacks count as errors in `evaluate` and are excluded from the loss."""
 
     def test_of_texts(self):
         model = classifier()
@@ -500,7 +500,7 @@ class TestUnseenLabels:
         predicted = fitted.predict(dev)
         score = (accuracy if head is Classifier else span_f1)([e.label for e in dev], predicted)
         assert score < 1 and fitted.training_log["dev_score"] < 1
-        if method is FineTune:  # the other keeps features in float16
+        if method is FineTune:  # the other method stores float16 features
             assert fitted.training_log["dev_score"] == pytest.approx(score)
         missing = [*dev, dataclasses.replace(dev[0], label=None)]
         with pytest.raises(ValueError, match="Either all examples have a label or none"):
@@ -528,7 +528,7 @@ def test_a_tagger_names_tags_of_several_schemes():
     with pytest.raises(ValueError, match=message):
         batches(rows, TOKENIZER, labels)
     batches([Example(["a", "b"], ["B-A", "X"])], TOKENIZER, ["O", "B-A", "E-A", "X"])
-    released = ["O", "B-A", "I-A", "X", "[CLS]", "[SEP]"]  # of a folder, as such
+    released = ["O", "B-A", "I-A", "X", "[CLS]", "[SEP]"]  # labels of a released folder
     assert Tagger(encoder(), released).default_metrics()[0].name == "accuracy"
     metric = Tagger(encoder(), ["O", "B", "L", "U", "I"]).default_metrics()[0]
     assert metric.name == "span_f1"

@@ -1,4 +1,4 @@
-"""Task networks against their papers' formulas, text by text and word by word."""
+"""Task networks, compared with their papers' formulas text by text and word by word."""
 
 import itertools
 
@@ -29,7 +29,7 @@ def padded(shape=(2, 5, 4), lengths=(3, 5), seed=0):
 
 
 def read_rows(part, rows):
-    """What a part that reads sequences gives of rows of unequal lengths, all in one call."""
+    """Applies a sequence layer to rows of unequal lengths in one call."""
     lengths = [len(row) for row in rows]
     x = np.zeros((len(rows), max(lengths), rows[0].shape[1]), "float32")
     for filled, row in zip(x, rows, strict=True):
@@ -143,7 +143,7 @@ def test_readers_of_ones_own_are_pooled_to_their_maximum():
 
 
 def put_behind(rows, behind):
-    """Rows of unequal lengths, with the vectors of an array appended to theirs."""
+    """Appends the vectors of an array to those of rows of unequal lengths."""
     pairs = zip(rows, behind, strict=True)
     return [np.concatenate([row, more[: len(row)]], axis=1) for row, more in pairs]
 
@@ -190,7 +190,7 @@ def test_esim_is_that_of_chen_et_al(width, tmp_path):
 
 
 def trilinear(kernel, x, y):
-    """S = w . [x; y; x * y] of each two words."""
+    """Computes S = w . [x; y; x * y] for each pair of words."""
     return np.array([[kernel.reshape(-1) @ np.concatenate([a, b, a * b]) for b in y] for a in x])
 
 

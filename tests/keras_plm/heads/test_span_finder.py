@@ -1,4 +1,4 @@
-"""Answers found in passages: learned, predicted, kept, by both methods."""
+"""Answers from passages: training, prediction and saving, with both methods."""
 
 import keras
 import numpy as np
@@ -101,14 +101,14 @@ def test_a_method_chooses_the_threshold(kind):
     score = default_metric(SpanFinder, WITHOUT)([e.label for e in dev], found)
     assert model.training_log["dev_score"] <= score
     model.choose_threshold(dev)
-    assert model.null_threshold == pytest.approx(chosen, abs=5e-3)  # features are kept in float16
+    assert model.null_threshold == pytest.approx(chosen, abs=5e-3)  # features are stored in float16
     assert method.fit(encoder(), SpanFinder, PIECES, train).null_threshold == 0
     answered = made_up(8)
     assert method.fit(encoder(), SpanFinder, PIECES, answered, answered).null_threshold == 0
 
 
 def test_a_threshold_leaves_room():
-    """0 where that scores as well, else the middle of the gap between answered and refused."""
+    """The threshold is 0 if that scores as well, otherwise the middle of the gap."""
 
     def chosen(*rows):
         examples, found = [], []
@@ -123,7 +123,7 @@ def test_a_threshold_leaves_room():
     assert chosen((True, 0.0, 1.0), (False, 0.0, 4.0)) == (1.0, 2.5)
     assert chosen((True, 0.0, -3.0), (False, 0.0, -1.0)) == (1.0, -2.0)
     assert chosen((True, 0.0, 3.0)) == (1.0, 4.0) and chosen((False, 0.0, -3.0)) == (1.0, -4.0)
-    # Of equal odds none is parted from the other.
+    # A threshold does not separate equal odds.
     score, threshold = chosen((True, 0.0, 1.0), (False, 0.0, 1.0), (True, 0.0, 1.0))
     assert (score, threshold) == (pytest.approx(2 / 3), 2.0)
 
@@ -193,7 +193,7 @@ def test_the_loss_is_the_mean_of_both_ends():
             shares = np.exp(logits[row, end]) / np.exp(logits[row, end]).sum()
             total -= np.log(shares[y[row, end]]) / 10
     assert model.evaluate(source, verbose=0)[0] == pytest.approx(total, rel=1e-4)
-    eight = model.batches(examples, training=False, batch_size=8)  # filled up with rows of nothing
+    eight = model.batches(examples, training=False, batch_size=8)  # padded with empty rows
     assert model.evaluate(eight, verbose=0)[0] == pytest.approx(total, rel=1e-4)
 
 
@@ -225,11 +225,11 @@ def test_fine_tuning_in_bfloat16():
 @pytest.mark.backend_neutral
 @pytest.mark.parametrize("reader", ["linear", "bilstm"])
 def test_features(reader, tmp_path):
-    train, dev = made_up(length=29), made_up(24, seed=1, length=29)  # each in two windows
+    train, dev = made_up(length=29), made_up(24, seed=1, length=29)  # two windows each
     method = FeatureBased(**FAST, reader=reader, layers="elmo_mix")
     model = method.fit(encoder(), SpanFinder, PIECES, train, dev, store=tmp_path / "store")
     assert model.training_log["loss"][-1] < 0.7 * model.training_log["loss"][0]
-    # Stored in float16, the features are nearly those of the encoder itself.
+    # The float16 features are nearly equal to the encoder's outputs.
     assert scores(model, dev) == pytest.approx(100 * model.training_log["dev_score"], abs=5)
     model.save(tmp_path / "model.keras")
     assert keras.saving.load_model(tmp_path / "model.keras").predict(dev) == model.predict(dev)
@@ -263,7 +263,7 @@ def test_gpt_reads_the_question_first(tmp_path):
     source = model.batches(train, training=False, batch_size=48, buckets=1)
     x, y, _ = source[0]
     row = int(np.flatnonzero(source.source.examples_of[source.rows(0)] == 0)[0])
-    null = y[row, 0]  # of a question without answer
+    null = y[row, 0]  # the null position, for questions without an answer
     assert x["token_ids"][row, null] == PAIRS.classify_id and x["answer_mask"][row, null]
     model.save(tmp_path / "model.keras")
     assert keras.saving.load_model(tmp_path / "model.keras").predict(train) == model.predict(train)
@@ -291,7 +291,7 @@ def test_the_harness_runs_it(tmp_path, capsys):
 
 
 def _articles(text, count):
-    """The first article of a file so many times, with ids of their own."""
+    """Repeats the first article of a file, with new ids."""
     import json
 
     data = json.loads(text)
@@ -332,7 +332,7 @@ class TestBadInput:
         model = finder()
         with pytest.raises(ValueError, match=r"need a head that knows them: labels=.*'no answer'"):
             model.batches(made_up(4, unanswered=True))
-        with pytest.raises(ValueError, match="learns answers that stand in a passage"):
+        with pytest.raises(ValueError, match="needs answers from a passage"):
             FineTune(**FAST).fit(encoder(), SpanFinder, PIECES, made_up(8), [Example("a", "b")])
         with pytest.warns(UserWarning, match="the questions of 1 of 1 examples were cut"):
             assert model.predict([" ".join("a" * 30)], pairs=["b"]) == ["b"]
@@ -344,11 +344,11 @@ class TestBadInput:
 
     def test_of_thresholds(self):
         model = finder()
-        with pytest.raises(ValueError, match="A threshold is for a head with 'no answer'"):
+        with pytest.raises(ValueError, match="A threshold needs a head with 'no answer'"):
             model.choose_threshold(made_up(4))
         found = model.predict(made_up(4), probabilities=True)
         assert "" not in {span.text for spans in found for span in spans}
-        with pytest.raises(ValueError, match="of a head with 'no answer' among its labels"):
+        with pytest.raises(ValueError, match="from a head with 'no answer' among its labels"):
             no_answer_odds(found)
 
     def test_of_methods(self):

@@ -1,4 +1,4 @@
-"""ELMo's use of an encoder: learned mixes of layers, word vectors, and both placements."""
+"""Task networks over an encoder: learned mixes of layers, word vectors, both placements."""
 
 import keras
 import numpy as np
@@ -28,20 +28,20 @@ FAST = {"epochs": 2, "learning_rate": 1e-2, "batch_size": 16}
 
 
 def word_vectors(words="abcdefgh", seed=0):
-    """Vectors of width 5 for some of the words."""
+    """Returns vectors of width 5 for some of the words."""
     rng = np.random.default_rng(seed)
     return WordVectors.from_vectors(list(words), rng.normal(size=(len(words), 5)))
 
 
 def stored(folder, features, counts):
-    """A `FeatureStore` of given features (sum of counts, L, D)."""
+    """Returns a `FeatureStore` with given features (sum of counts, L, D)."""
     with _feature_files.writing(folder, features.shape, counts) as array:
         array[:] = features
     return FeatureStore(folder)
 
 
 def one_layer_knows(folder, count=256):
-    """Texts of one vector in each of four layers; only layer 2 tells the label."""
+    """Returns texts with one vector per layer; only layer 2 depends on the label."""
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 2, count)
     features = rng.normal(size=(count, 4, 6))
@@ -53,7 +53,7 @@ def one_layer_knows(folder, count=256):
 @pytest.mark.full
 @pytest.mark.parametrize("penalty", [under_torch(1.0), 0.001, under_torch(0.0)])
 def test_the_penalty_decides_how_far_a_mix_leaves_the_plain_mean(penalty, tmp_path):
-    """Peters et al. 2018, section 5.1: λ = 1 gives nearly the mean, 0.001 lets weights differ."""
+    """Peters et al. 2018, section 5.1: λ = 1 gives nearly the mean, λ = 0.001 different weights."""
     store, examples = one_layer_knows(tmp_path / "store")
     method = FeatureBased(layers="mix", penalty=penalty, epochs=12, learning_rate=0.1)
     task_network, log = method.fit_reader(Classifier, [store], examples, labels=LABELS)
@@ -83,7 +83,7 @@ def test_names_of_choices():
 
 
 def width_read(task_network):
-    """Features that the reader's first layer reads, and that the output layer reads."""
+    """Returns the widths of the inputs of the reader's first layer and of the output layer."""
     ahead, _ = task_network.get_layer("reader").layers[0]
     return ahead.kernel.shape[0], task_network.get_layer("logits").kernel.shape[0]
 
@@ -115,7 +115,7 @@ def test_a_placement_says_what_is_read_where(place, words, widths):
 
 @pytest.mark.compiles
 def test_features_stand_behind_the_readers_outputs_and_not_before():
-    """With a reader that sees no word vectors, the logits are a plain sum over the features."""
+    """With a reader that ignores word vectors, the logits are a plain sum over the features."""
     reader = BiLSTM(3, num_layers=1, name="reader")
     task_network = Tagger.build_task_network((2, 7), 3, MIX, reader, 0.0, Placement("output"), 5)
     rng = np.random.default_rng(0)
@@ -128,7 +128,7 @@ def test_features_stand_behind_the_readers_outputs_and_not_before():
     hidden = to_numpy(reader(x["words"], padding_mask=x["padding_mask"]))
     both = np.concatenate([hidden, x["features"].mean(axis=2)], axis=-1)  # (B, W, 6 + 7)
     assert_close(task_network(x), both @ kernel + bias)
-    # A text's vector is the maximum over its words of the two side by side.
+    # The vector of a text is the maximum over its words of the concatenation.
     reader = BiLSTM(3, num_layers=1, name="reader")
     task_network = Classifier.build_task_network(
         (2, 7), 3, MIX, reader, 0.0, Placement("output"), 5
@@ -252,7 +252,7 @@ class TestWordsBesideAnEncoder:
 def test_a_placed_reader_predicts_as_on_the_store_and_reloads(head, examples, place, tmp_path):
     model, words = encoder(), word_vectors()
     train, dev = examples(48), examples(24, seed=1)
-    long = ["a", *"bcdefgh" * 4]  # in windows for a tagger, cut for a classifier
+    long = ["a", *"bcdefgh" * 4]  # windows for a tagger, truncated for a classifier
     dev.append(Example(long, ["O"] * 29) if head is Tagger else Example(" ".join(long), "yes"))
     labels = TAGS if head is Tagger else LABELS
     method = FeatureBased(
@@ -275,7 +275,7 @@ def test_a_placed_reader_predicts_as_on_the_store_and_reloads(head, examples, pl
         FeatureStore.build(tmp_path, model, TOKENIZER, dev),
         FeatureStore.build_words(tmp_path, words, model, TOKENIZER, dev),
     ]
-    assert len(list(tmp_path.glob("[!.]*"))) == 4  # those of `fit`
+    assert len(list(tmp_path.glob("[!.]*"))) == 4  # the stores of `fit`
     options = {"training": False, "batch_size": len(dev), "buckets": 1}
     source = stores[0].batches("mix", words=stores[1], **options)
     rows = source.rows(0)
@@ -304,7 +304,7 @@ def test_the_words_stay_as_they_are_under_a_head_that_learns():
     model.compile("adam")
     model.fit(model.batches(sentences(16)), verbose=0)
     assert_close(words.vectors, before, atol=0)
-    # They count: other words, other predictions.
+    # Word vectors matter: other words change the predictions.
     x = model.batches(sentences(4), training=False)[0][0]
     other = {**x, "vector_ids": np.where(x["vector_ids"] > 0, 1, 0).astype("int32")}
     assert np.abs(to_numpy(model(x)) - to_numpy(model(other))).max() > 1e-4

@@ -1,4 +1,4 @@
-"""The task networks of the feature-based school under their heads: stored, live, saved, learned."""
+"""Task networks under their heads: with stored and live features, saving, and training."""
 
 import keras
 import numpy as np
@@ -47,7 +47,7 @@ def word_vectors(width=5):
 
 
 def scores_of(method, head, store, task_network, words=None):
-    """Logits of every row of a store, by its number."""
+    """Returns the logits of every row of a store, by number."""
     asks = {**method._asks, "words": words, "training": False, "batch_size": len(store)}
     source = store.batches(method.layers, buckets=1, **asks)
     logits = np.asarray(task_network.predict_on_batch(source[0][0]))
@@ -84,14 +84,14 @@ def test_esim_predicts_as_on_the_store_and_reloads(kind, head, options, tmp_path
     model, words = make(), word_vectors() if options else None
     train, dev = text_pairs(32), text_pairs(9, seed=1)
     dev += train[:1]
-    if kind == "bert":  # cut in a row of twelve; elsewhere one more shape to compile
+    if kind == "bert":  # truncated in a row of twelve; for others it would compile one more shape
         dev.append(Example("a b c d e f g h a b c", "no", pair="h g f e d c b"))
     labels = LABELS
     if head is Regressor:
         train, dev = ([Example(e.text, float(e.label == "yes"), e.pair) for e in part]
                       for part in (train, dev))  # fmt: skip
         labels = (0.0, 1.0)
-    # No unit of a few dies at this rate.
+    # At this rate none of the few units dies.
     method = FeatureBased(reader="esim", **{**FAST, "learning_rate": 1e-3, "units": 7}, **options)
     fitted = method.fit(model, head, tokenizer, train, labels=labels, store=tmp_path, words=words)
     assert isinstance(fitted.reader, ESIM) and fitted.pairs == (
@@ -99,7 +99,7 @@ def test_esim_predicts_as_on_the_store_and_reloads(kind, head, options, tmp_path
     )
     store = FeatureStore.build(tmp_path, model, tokenizer, dev)
     beside = words and FeatureStore.build_words(tmp_path, words, model, tokenizer, dev)
-    if kind != "bert":  # each text once, in how many examples it stands
+    if kind != "bert":  # each text once, even if several examples have it
         alone = {text for example in dev for text in (example.text, example.pair)}
         assert len(store.array) == sum(len(text.split()) for text in alone)
 
@@ -113,11 +113,11 @@ def test_esim_predicts_as_on_the_store_and_reloads(kind, head, options, tmp_path
             shares / shares.sum(axis=1, keepdims=True),
             fitted.predict(dev, probabilities=True),
         )
-    assert_close(found, wanted, atol=5e-3)  # features are kept in float16
+    assert_close(found, wanted, atol=5e-3)  # features are stored in float16
     assert np.ptp(found) > 1e-3
     firsts, seconds = [e.text for e in dev], [e.pair for e in dev]
     assert fitted.predict(firsts, pairs=seconds) == fitted.predict(dev)
-    if kind == "bert":  # one of many as alone: padding of both texts has no part in it
+    if kind == "bert":  # padding of both texts does not change a single example
         alone = fitted.predict(dev[2:3], probabilities=True)
         assert_close(alone, found[2:3], atol=1e-4)
         return
@@ -127,7 +127,7 @@ def test_esim_predicts_as_on_the_store_and_reloads(kind, head, options, tmp_path
 
 
 def answers(count, length=11, seed=0, unanswered=False):
-    """`test_span_finder.made_up` with a question that names the first letter of the answer."""
+    """Returns passages with a question that names the first letter of the answer."""
     rng = np.random.default_rng(seed)
     made = []
     for i, example in enumerate(made_up(count, seed, unanswered, length)):
@@ -138,7 +138,7 @@ def answers(count, length=11, seed=0, unanswered=False):
 
 FOUND = {
     "bert": (piece_encoder, PIECES, "bidaf"),
-    "gpt": (gpt, PAIRS, "bidaf"),  # reads apart, in windows of 24 tokens
+    "gpt": (gpt, PAIRS, "bidaf"),  # reads question and passage separately, in windows of 24 tokens
     "elmo": (elmo, Characters(), "bidaf"),
     "elmo and words": (elmo, Characters(), "bidaf"),
     "vectors": (word_vectors, word_vectors().tokenizer(), "bilstm"),
@@ -163,7 +163,7 @@ def test_answers_are_found_as_on_the_store(kind, tmp_path):
     assert len(list(tmp_path.iterdir())) == (4 if words else 2)
     windows = store.windows
     assert (len(windows) > len(dev)) == (length == 29)
-    if fitted.pairs:  # each question and each window once
+    if fitted.pairs:  # each question and each window is stored once
         total = sum(len(set(e.text for e in dev)) * [3]) + windows.counts.sum()
         assert len(store.array) == total and (store.counts == windows.lengths).all()
 
@@ -182,7 +182,7 @@ def test_answers_are_found_as_on_the_store(kind, tmp_path):
     fitted.save(tmp_path / "model.keras")
     again = keras.saving.load_model(tmp_path / "model.keras")
     assert again.predict(dev) == predicted and again.pairs == fitted.pairs
-    if kind == "gpt":  # a question alone, without the padding that others bring
+    if kind == "gpt":  # a single question, without padding from others
         (alone,), (among, *_) = (fitted.predict(e, probabilities=True) for e in (dev[:1], dev))
         assert {span.text: round(span.score, 3) for span in alone} == {
             span.text: round(span.score, 3) for span in among
@@ -208,22 +208,22 @@ def test_words_stand_beside_the_same_words_of_long_passages(tmp_path):
 
 @pytest.mark.full
 def test_a_tagger_reads_spellings_under_a_crf(tmp_path):
-    """Peters et al.'s tagger; what tells the tags is in the words' letters alone."""
+    """Tests the tagger of Peters et al.; only the letters of the words determine the tags."""
     rng, rows = np.random.default_rng(0), []
     for _ in range(72):
         words = ["".join(rng.choice(list("uvwz"), 3)) for _ in range(rng.integers(3, 8))]
         rows.append(Example(words, ["B-A" if "z" in word else "O" for word in words]))
-    train, dev = rows[:56], rows[56:]  # all of [UNK] to the encoder
+    train, dev = rows[:56], rows[56:]  # all words are [UNK] to the encoder
     more = {"epochs": 16, "learning_rate": 5e-3, "batch_size": 8, "units": 6, "seed": 1}
     method = FeatureBased(reader="bilstm", character_filters=16, **{**FAST, **more})
     fitted = method.fit(encoder(), CRFTagger, TOKENIZER, train, dev, store=tmp_path)
     assert fitted.training_log["dev_score"] > 0.8
     assert "word_character_ids" in fitted.input
     store = FeatureStore.build(tmp_path, fitted.encoder, TOKENIZER, dev)
-    assert len(list(tmp_path.iterdir())) == 2  # those of `fit`
+    assert len(list(tmp_path.iterdir())) == 2  # the stores of `fit`
     found = method.predict(CRFTagger, fitted.task_network, store, fitted.labels)
     assert found == fitted.predict(dev)
-    # A word that training never saw, longer than is read; sentences in windows.
+    # An unseen word beyond the limit of characters, and sentences in windows.
     long = [Example(["u" * 20 + "z" * 30, "v"] * 9)]
     assert [len(tags) for tags in fitted.predict(long)] == [18]
     fitted.save(tmp_path / "model.keras")
@@ -236,7 +236,7 @@ def test_a_tagger_reads_spellings_under_a_crf(tmp_path):
 @pytest.mark.full
 @pytest.mark.backend_neutral
 def test_pairs_and_answers_are_learned():
-    """What stands in one text alone tells nothing: the two must meet."""
+    """One text by itself does not determine the label; both texts must interact."""
     rng, rows = np.random.default_rng(0), []
     for _ in range(160):
         first, second = rng.choice(LETTERS, 2)

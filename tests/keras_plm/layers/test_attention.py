@@ -1,4 +1,4 @@
-"""Attention against loops written from the papers."""
+"""Attention, compared with loops written from the papers."""
 
 import keras
 import numpy as np
@@ -30,7 +30,7 @@ def normal(*shape, seed=0):
 
 
 def attend(scores, values, visible):
-    """Softmax over the visible keys and the weighted sum, pair by pair."""
+    """Computes the softmax over visible keys and the weighted sum, pair by pair."""
     context = np.zeros((*scores.shape[:2], values.shape[-1]))
     weights = np.zeros(scores.shape)
     for b in range(scores.shape[0]):
@@ -44,7 +44,7 @@ def attend(scores, values, visible):
 
 
 def by_pairs(score, query, key):
-    """A score of every query and key, one pair after another."""
+    """Computes the score of every query and key, one pair after another."""
     scores = np.zeros((B, T, S))
     for b in range(B):
         for t in range(T):
@@ -58,7 +58,7 @@ def dot(q, k):
 
 
 def formula(layer):
-    """The score of a built layer as its paper writes it."""
+    """Returns the score function of a built layer by the formula of its paper."""
     weights = [to_numpy(w).astype("float64") for w in layer.weights]
     kind = type(layer)
     if kind is ScaledDotProductAttention:
@@ -127,7 +127,7 @@ def test_score_layers_pass_the_checks(name, tmp_path):
 @pytest.mark.parametrize("name", SCORES)
 def test_scores_in_half_precision_are_near_and_never_nan(name, policy):
     query, value = normal(B, T, D), normal(B, S, D, seed=1)
-    value[0, 0] = 0  # a vector without direction
+    value[0, 0] = 0  # a zero vector
     padding = np.array([[1, 1, 1, 0, 0], [0, 0, 0, 0, 0]], bool)
     exact = SCORES[name][0](dtype="float32")
     expected = exact(query=query, value=value, padding_mask=padding)
@@ -138,7 +138,7 @@ def test_scores_in_half_precision_are_near_and_never_nan(name, policy):
     assert {keras.backend.standardize_dtype(x.dtype) for x in outputs} == {policy[6:]}
     actual = [to_numpy(ops.cast(x, "float32")) for x in outputs]
     assert_close(actual, expected, atol=3e-2)
-    np.testing.assert_allclose(actual[1][1], 1 / S, atol=1e-3)  # a text that is all padding
+    np.testing.assert_allclose(actual[1][1], 1 / S, atol=1e-3)  # a text with only padding
 
 
 def test_worked_example_of_bahdanau():
@@ -254,7 +254,7 @@ class TestMultiHead:
         return MultiHeadAttention(num_heads=self.heads, hidden_dim=self.width, **options)
 
     def loops(self, layer, x, visible):
-        """Vaswani et al. 2017, section 3.2.2, head by head."""
+        """Computes Vaswani et al. 2017, section 3.2.2, head by head."""
         kernel, bias = (to_numpy(w) for w in layer.query_key_value.weights)
         query, key, value = np.split(x @ kernel + bias, 3, axis=-1)
         size = self.width // self.heads

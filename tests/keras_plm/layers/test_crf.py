@@ -1,4 +1,4 @@
-"""The CRF: all rows of tags counted one by one, and AllenNLP's values."""
+"""The CRF, compared with an enumeration of all tag sequences and with AllenNLP's values."""
 
 import itertools
 
@@ -47,7 +47,7 @@ def fixed(boundary=True):
 
 
 def score(logits, tags, boundary=True):
-    """The formula, term by term."""
+    """Computes the formula term by term."""
     total = sum(row[tag] for row, tag in zip(logits, tags, strict=True))
     total += sum(TRANSITIONS[a][b] for a, b in itertools.pairwise(tags))
     return total + (STARTS[tags[0]] + ENDS[tags[-1]] if boundary else 0)
@@ -137,7 +137,7 @@ def test_it_is_a_layer_and_its_loss_learns(boundary, tmp_path):
     model.compile(keras.optimizers.Adam(0.1), loss=CRFLoss())
     inputs, weights = [words, np.ones((32, 6), bool)], np.ones((32, 6), "float32")
     history = model.fit(inputs, tags, sample_weight=weights, epochs=30, verbose=0).history["loss"]
-    # Without a score of the start both orders are as good.
+    # Without a start score both orders are equally good.
     assert history[-1] < (0.1 if boundary else 0.2) < history[0]
     model.save(tmp_path / "model.keras")
     again = keras.saving.load_model(tmp_path / "model.keras")
@@ -186,7 +186,7 @@ TAGGED = ["O", "B-X", "I-X"]
 
 
 def sentences(count, seed=0):
-    """Spans of two or three words. Each begins with "b", which occurs nowhere else."""
+    """Returns sentences with spans of two or three words. Only their first word is "b"."""
     rng, made = np.random.default_rng(seed), []
     for _ in range(count):
         words, tags = [], []

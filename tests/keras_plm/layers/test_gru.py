@@ -1,4 +1,4 @@
-"""The recurrent encoder and decoder against loops written from Bahdanau et al."""
+"""The recurrent encoder and decoder, compared with loops written from Bahdanau et al."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def sigmoid(x):
 
 
 def gru(state, projected, gates_kernel, candidate_kernel):
-    """Appendix A.1.1, one vector at a time; `projected` holds what z, r and the candidate add."""
+    """Computes appendix A.1.1 for one vector; `projected` are the inputs of z, r and candidate."""
     n = len(state)
     update = sigmoid(projected[:n] + state @ gates_kernel[:, :n])
     reset = sigmoid(projected[n : 2 * n] + state @ gates_kernel[:, n:])

@@ -1,6 +1,6 @@
-"""Sums of explicit paths in half precision, against float64 of the same rounded inputs.
+"""Sums of explicit paths in half precision, compared with float64 on the same rounded inputs.
 
-A result in half precision is at most one rounding from the exact one: it was computed in float32.
+A half-precision result is at most one rounding from the exact one, because sums are in float32.
 """
 
 import itertools
@@ -26,13 +26,13 @@ from keras_plm.layers.attention import softmax
 from keras_plm.layers.multi_head_attention import split_heads
 from keras_plm.layers.sampled_softmax import row_products
 
-# Largest relative error of rounding, and the smallest number that has no more than that.
+# Largest relative rounding error, and the smallest number to which it applies.
 ROUNDING = {"bfloat16": (2.0**-8, 2.0**-126), "float16": (2.0**-11, 2.0**-14)}
 half = pytest.mark.parametrize("dtype", ROUNDING)
 
 
 def rounded(dtype, *shape, seed=0, scale=1.0):
-    """Random numbers of a type, and the same as float64."""
+    """Returns random numbers of a type, and the same numbers as float64."""
     array = np.random.default_rng(seed).normal(size=shape) * scale
     tensor = ops.cast(ops.convert_to_tensor(array.astype("float32")), dtype)
     return tensor, exact(tensor)
@@ -43,7 +43,7 @@ def exact(tensor):
 
 
 def check(tensor, expected, dtype, roundings=1.0):
-    """Raises unless a tensor is of a type and so many roundings from what is expected."""
+    """Raises unless a tensor has the type and is within `roundings` of the expected value."""
     assert keras.backend.standardize_dtype(tensor.dtype) == dtype
     unit, least = ROUNDING[dtype]
     allowed = roundings * unit * np.maximum(np.abs(expected), least) + 1e-6 * np.abs(expected)
@@ -79,7 +79,7 @@ def test_attention_weights(dtype):
 
 @half
 def test_both_paths_of_attention_agree(dtype, monkeypatch):
-    if keras.backend.backend() == "torch":  # whose CPU takes the explicit path by itself
+    if keras.backend.backend() == "torch":  # on the CPU it takes the explicit path by default
         monkeypatch.setattr("keras_plm.layers.multi_head_attention.fused_is_slow", lambda *_: False)
     layer = MultiHeadAttention(num_heads=2, hidden_dim=10, dtype=f"mixed_{dtype}")
     x, _ = rounded(dtype, 2, 67, 10)
@@ -93,7 +93,7 @@ def test_both_paths_of_attention_agree(dtype, monkeypatch):
     unit = ROUNDING[dtype][0] * np.abs(wanted).max()
     for one, other in ((fused, explicit), (fused, wanted), (explicit, wanted)):
         one, other = (x if isinstance(x, np.ndarray) else exact(x) for x in (one, other))
-        # Of inputs, kernels, projections, scores, weights and outputs, each rounded.
+        # Inputs, kernels, projections, scores, weights and outputs are each rounded.
         assert np.abs(one - other).max() < 8 * unit
 
 
@@ -131,7 +131,7 @@ def test_sampled_softmax(dtype):
     logits = x64 @ kernel.T
     wanted = -np.log(softmax64(logits))[np.arange(7), ids]
     assert keras.backend.standardize_dtype(losses.dtype) == "float32"
-    # The products of the sum are rounded, their logarithm's sum is not.
+    # The products are rounded; the sum of exponentials is not.
     unit = ROUNDING[dtype][0] * np.abs(logits).max()
     assert np.abs(exact(losses) - wanted).max() < 0.5 * unit
 
@@ -175,7 +175,7 @@ def test_means_of_long_texts(dtype):
 def test_scores_of_two_texts(dtype):
     (x, x64), (y, y64) = rounded(dtype, 2, 3, 401), rounded(dtype, 2, 5, 401, seed=1)
     kernel, kernel64 = rounded(dtype, 3, 401, seed=2, scale=0.1)
-    kernel64 = np.stack([kernel64[0], kernel64[1], 0 * kernel64[2]])  # sums alone
+    kernel64 = np.stack([kernel64[0], kernel64[1], 0 * kernel64[2]])  # only sums
     zero = ops.concatenate([kernel[:2], 0 * kernel[2:]], axis=0)
     wanted = (x64 @ kernel64[0])[:, :, None] + (y64 @ kernel64[1])[:, None]
     check(pair_scores(zero, x, y), wanted, dtype, roundings=1.01)

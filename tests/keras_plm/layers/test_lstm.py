@@ -1,4 +1,4 @@
-"""LSTMs against loops over time, and their gradients against differences."""
+"""LSTMs, compared with loops over time, and their gradients with finite differences."""
 
 import keras
 import numpy as np
@@ -24,7 +24,7 @@ def sigmoid(x):
 
 
 def loop(x, kernel, recurrent, bias, projection=None, clips=(None, None), state=None):
-    """One row (T, D) in float64: the states handed on (T, P), and the last cells."""
+    """Computes one row (T, D) in float64: the output states (T, P), and the last cells."""
     n = len(bias) // 4
     m, c = (np.zeros(recurrent.shape[0]), np.zeros(n)) if state is None else state
     found = []
@@ -63,7 +63,7 @@ def test_plain_lstm_is_keras_own():
     layer, x = LSTM(N), normal(B, T, D)
     theirs = keras.layers.LSTM(N, return_sequences=True)
     outputs = theirs(x)
-    order = [0, 2, 1, 3]  # theirs: i, f, j, o
+    order = [0, 2, 1, 3]  # Keras' order: i, f, j, o
     weights = [np.stack(np.split(w, 4, axis=-1))[order] for w in theirs.get_weights()]
     layer(x)
     layer.set_weights([np.concatenate(list(w), axis=-1) for w in weights])
@@ -72,7 +72,7 @@ def test_plain_lstm_is_keras_own():
 
 @pytest.mark.skipif(keras.backend.backend() != "torch", reason="torch's kernel")
 def test_weights_of_the_plain_lstm_lie_as_a_gpu_wants_them(monkeypatch):
-    """cuDNN refuses what is a view of another order; a CPU takes it."""
+    """cuDNN refuses a view with another order; a CPU accepts it."""
     import torch
 
     seen, lstm = [], torch.lstm
@@ -114,7 +114,7 @@ def test_projected_lstm_is_the_loop(clips, tmp_path):
 @pytest.mark.quick_cases("plain", "clipped")
 @pytest.mark.parametrize("kind", ["plain", "clipped", "free"])
 def test_gradients_are_those_of_differences(kind):
-    """What the gradient by hand says of every weight and input, against central differences."""
+    """Compares the explicit gradients of weights and inputs with central differences."""
     clips = {"clipped": (0.3, 0.25)}.get(kind, (None, None))
     layer = LSTM(3) if kind == "plain" else ProjectedLSTM(3, 2, *clips)
     x = normal(2, 4, 5)
@@ -148,7 +148,7 @@ def test_gradients_are_those_of_differences(kind):
 
 
 def test_gradients_reach_what_is_below():
-    """A weight below two layers moves as under Keras' own LSTM, differentiated by the backend."""
+    """A weight below two layers moves as with Keras' LSTM, which the backend differentiates."""
     x, y = normal(4, T, D), normal(4, T, N, seed=1)
     moved = []
     for make in (lambda: LSTM(N), lambda: keras.layers.LSTM(N, return_sequences=True)):
@@ -212,7 +212,7 @@ def test_states_are_no_weights_but_are_restored():
 
 @pytest.mark.full
 def test_states_are_carried_through_fit():
-    """Two batches under `fit` and `predict` are one long text; gradients stop between them."""
+    """Two batches in `fit` and `predict` form one long text; gradients stop between them."""
     stack = LSTMStack(1, N, P)
     inputs = keras.Input((T, P), batch_size=2)
     model = keras.Model(inputs, CarriedStates(stack, rows=2)(inputs)[-1])

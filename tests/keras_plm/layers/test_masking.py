@@ -1,4 +1,4 @@
-"""Keras' implicit masks: layers read them where no `padding_mask` is given, and pass them on."""
+"""Keras' implicit masks: layers use them without a `padding_mask`, and propagate them."""
 
 import warnings
 
@@ -26,7 +26,7 @@ LAYERS = {
 
 
 def embedded():
-    """Vectors (B, T, 4) that carry the mask of `IDS`."""
+    """Returns vectors (B, T, 4) with the mask of `IDS`."""
     keras.utils.set_random_seed(0)
     return keras.layers.Embedding(10, 4, mask_zero=True)(IDS)
 
@@ -37,7 +37,7 @@ def first(outputs):
 
 @pytest.fixture(autouse=True)
 def no_lost_masks():
-    """Keras warns when a layer destroys a mask."""
+    """Turns Keras' warnings about lost masks into errors."""
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*does not support masking.*")
         yield

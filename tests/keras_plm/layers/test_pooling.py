@@ -14,7 +14,7 @@ def normal(*shape, seed=0):
     return np.random.default_rng(seed).normal(size=shape).astype("float32")
 
 
-# The weights of AllenNLP's own test of its scalar mix.
+# The weights in AllenNLP's test of its scalar mix.
 SCALARS, GAMMA = np.array([0.1, 0.2, 0.3], "float32"), 0.5
 
 

@@ -1,4 +1,4 @@
-"""Embeddings, dropout, the block and the stack."""
+"""Embeddings, dropout, the Transformer block and the stack of blocks."""
 
 import keras
 import numpy as np
@@ -39,7 +39,7 @@ def test_token_embedding_reads_and_scores_with_one_table(tmp_path):
 
 
 def test_a_token_read_twice_has_one_gradient():
-    """AdaGrad squares the sum of a token's gradients, not each; on TensorFlow Keras does not."""
+    """AdaGrad must square the sum of a token's gradients; Keras on TensorFlow squares each one."""
     ids = np.array([[3, 1, 3, 3]], "int32")
     layer = TokenEmbedding(vocabulary_size=5, hidden_dim=D)
     inputs = keras.Input((4,), dtype="int32")
@@ -93,7 +93,7 @@ def test_dropout_keeps_share_and_mean(rate, dtype):
     kept = dropped != 0
     assert abs(kept.mean() - (1 - rate)) < 0.01  # 5 standard deviations at 100,000 draws
     np.testing.assert_allclose(dropped[kept], 1 / (1 - rate), rtol=5e-3)
-    # Neighbours are independent: the bits of four elements come from one word.
+    # Neighbours are independent, although four elements share one word of random bits.
     together = (kept[:, ::4] & kept[:, 1::4]).mean()
     assert abs(together - (1 - rate) ** 2) < 0.015
 
@@ -112,7 +112,7 @@ def test_dropout_draws_anew_and_follows_the_seed():
 
 
 def test_dropout_has_the_gradient_of_what_it_kept(tmp_path):
-    # One weight per output and one row: a weight moves where its output was kept, and only there.
+    # With one weight per output and one row, exactly the weights of kept outputs move.
     inputs = keras.Input((1,))
     scaled = keras.layers.Dense(500, use_bias=False, kernel_initializer="ones")(inputs)
     model = keras.Model(inputs, Dropout(0.5)(scaled))
@@ -187,7 +187,7 @@ def loop_dense(x, weights):
 
 
 def loop_attention(weights, query, value, visible, num_heads):
-    """Vaswani et al. 2017, section 3.2, step by step and head by head."""
+    """Computes Vaswani et al. 2017, section 3.2, step by step and head by head."""
     if "query_key_value" in weights:
         q, k, v = np.split(loop_dense(query, weights["query_key_value"]), 3, axis=-1)
     else:
@@ -255,7 +255,7 @@ def test_the_block_is_a_pure_function(pre_norm, cross):
 
 
 def test_the_seeds_decide_what_the_block_drops():
-    """The layer drops what the function drops with the seeds of its generators."""
+    """With the seeds of its generators, the layer drops the same elements as the function."""
     block, x = TransformerBlock(2, D, 11, dropout=0.3), keras.ops.convert_to_tensor(normal(B, T, D))
     block(x)
     set_seed(1)
@@ -278,7 +278,7 @@ def test_the_seeds_decide_what_the_block_drops():
 
 
 def test_stacked_blocks_run_in_one_loop():
-    """As a compiler wants them: the weights of L blocks in one array each, one body for all."""
+    """Stacks each weight of L blocks in one array, so that a compiler sees one body for all."""
     if keras.backend.backend() != "jax":
         pytest.skip("`jax.lax.scan`")
     import jax

@@ -1,4 +1,4 @@
-"""Scores against the originals' and the peers' numbers."""
+"""Metrics, compared with numbers from the originals and from peers."""
 
 import logging
 import math
@@ -56,14 +56,14 @@ def test_conlleval_sample(oracles):
 @pytest.mark.parametrize(
     "tags, wanted",
     [
-        # IOB1: B only between two spans of a type; spans at both ends; a change of type.
+        # IOB1: B only between two spans of one type; spans at both ends; a change of type.
         ("I-PER I-PER B-PER O I-LOC", [("PER", 0, 2), ("PER", 2, 3), ("LOC", 4, 5)]),
         ("I-PER I-LOC I-LOC", [("PER", 0, 1), ("LOC", 1, 3)]),
-        # IOB2: each span begins with B; I after O is none of it, and begins a span.
+        # IOB2: each span begins with B. I after O breaks the scheme and begins a span.
         ("B-PER I-PER B-PER O B-LOC", [("PER", 0, 2), ("PER", 2, 3), ("LOC", 4, 5)]),
         ("O I-PER I-PER B-LOC I-PER", [("PER", 1, 3), ("LOC", 3, 4), ("PER", 4, 5)]),
         ("O O O B-MISC I-MISC I-MISC O B-PER I-PER", [("MISC", 3, 6), ("PER", 7, 9)]),
-        # IOBES: E without B is a span; I after E or S begins one.
+        # IOBES: E without B is a span. I after E or S begins a span.
         ("B-PER I-PER E-PER S-PER O S-LOC", [("PER", 0, 3), ("PER", 3, 4), ("LOC", 5, 6)]),
         ("E-PER O E-LOC E-LOC", [("PER", 0, 1), ("LOC", 2, 3), ("LOC", 3, 4)]),
         ("B-PER E-LOC S-PER I-PER", [("PER", 0, 1), ("LOC", 1, 2), ("PER", 2, 3), ("PER", 3, 4)]),
@@ -84,16 +84,16 @@ def test_spans_by_hand(tags, wanted):
 @pytest.mark.parametrize(
     "scheme, gold, guess, correct, found, true",
     [
-        # Gold: PER 0-2, PER 2-3, LOC 4-5; ORG 0-1. Guess: PER 0-3 as one, LOC 4-5; ORG 0-1.
+        # Gold: PER 0-2, PER 2-3, LOC 4-5; ORG 0-1. Predicted: PER 0-3 as one, LOC 4-5; ORG 0-1.
         ("IOB1", ["I-PER I-PER B-PER O I-LOC", "I-ORG O"],
          ["I-PER I-PER I-PER O I-LOC", "I-ORG O"], 2, 3, 4),
-        # Gold: PER 0-2, PER 2-3; LOC 1-2, ORG 2-3. Guess: PER 0-3; LOC 1-3.
+        # Gold: PER 0-2, PER 2-3; LOC 1-2, ORG 2-3. Predicted: PER 0-3; LOC 1-3.
         ("IOB2", ["B-PER I-PER B-PER", "O B-LOC B-ORG"],
          ["B-PER I-PER I-PER", "O B-LOC I-LOC"], 0, 2, 4),
-        # Gold: PER 0-2, LOC 2-3; ORG 0-3. Guess: PER 0-2, PER 2-3; ORG 1-3.
+        # Gold: PER 0-2, LOC 2-3; ORG 0-3. Predicted: PER 0-2, PER 2-3; ORG 1-3.
         ("IOBES", ["B-PER E-PER S-LOC", "B-ORG I-ORG E-ORG"],
          ["B-PER E-PER S-PER", "O I-ORG E-ORG"], 1, 3, 3),
-        # Gold: PER 0-2, PER 2-3, LOC 3-4. Guess: PER 0-2, PER 2-3, PER 3-4.
+        # Gold: PER 0-2, PER 2-3, LOC 3-4. Predicted: PER 0-2, PER 2-3, PER 3-4.
         ("BILOU", ["B-PER L-PER U-PER U-LOC"], ["B-PER L-PER U-PER L-PER"], 2, 3, 3),
     ],
 )  # fmt: skip
@@ -106,7 +106,7 @@ def test_micro_f1_of_a_file_by_hand(scheme, gold, guess, correct, found, true):
 
 
 def in_scheme(tags, inside, last, single):
-    """The tags of one sentence with other prefixes."""
+    """Returns the tags of one sentence with other prefixes."""
     written = ["O"] * len(tags)
     for kind, start, end in spans(tags):
         prefixes = ["B", *[inside] * (end - start - 2), last] if end - start > 1 else [single]
@@ -131,7 +131,7 @@ class TestScheme:
         "sentences, scheme",
         [
             (["I-PER O", "I-PER B-PER"], "IOB1"),
-            (["O I-PER"], "IOB1"),  # a part of it
+            (["O I-PER"], "IOB1"),  # too few tags to tell
             (["B-PER I-PER O"], "IOB2"),
             (["B-PER O", "O"], "IOB2"),
             (["B-PER I-PER O I-PER", "B-PER O B-LOC"], "IOB2"),  # with one mistake
@@ -207,7 +207,7 @@ class TestScheme:
             metrics.tag_scheme(sentences)
         with pytest.raises(ValueError, match=f"^f:7: In .*{re.escape(wanted)}$"):
             metrics.tag_scheme(sentences, lambda i, j: "f:7" if (i, j) == place else "wrong")
-        # Predictions may break the scheme, and conlleval reads both sides alike.
+        # Predictions may break the scheme. conlleval reads both sides in the same way.
         assert span_f1(sentences, sentences) == 1.0
 
     def test_scores_of_spans_need_them(self):
@@ -221,7 +221,7 @@ class TestScheme:
 def test_iob1_and_iob2_are_read_alike():
     assert span_f1([["B-ORG", "I-ORG"]], [["I-ORG", "I-ORG"]]) == 1.0
     total = span_scores(GOLD, GUESS)["all"]
-    # ORG is found; MISC begins too soon; of two PER side by side one long one is made.
+    # ORG is found. MISC begins too early. One long PER replaces two adjacent ones.
     assert (total["true"], total["found"], total["correct"]) == (4, 3, 1)
 
 
@@ -252,7 +252,7 @@ def test_plain_scores_agree_with_their_formulas():
     ranks = np.corrcoef(x.argsort().argsort(), y.argsort().argsort())[0, 1]
     assert metrics.spearman_correlation(x, y) == pytest.approx(ranks)
     for score in (metrics.pearson_correlation, metrics.spearman_correlation):
-        assert score(x, np.ones(30)) == score([2] * 30, y) == 0  # where SciPy says NaN
+        assert score(x, np.ones(30)) == score([2] * 30, y) == 0  # SciPy returns NaN
 
 
 def test_matthews_correlation_is_that_of_scikit_learn():
@@ -262,12 +262,12 @@ def test_matthews_correlation_is_that_of_scikit_learn():
     for labels in (1, 2, 3, 7):
         gold, guess = rng.integers(0, labels, (2, 30)).astype(str)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of a single label
+            warnings.simplefilter("ignore")  # about a single label
             assert metrics.matthews_correlation(gold, guess) == matthews_corrcoef(gold, guess)
 
 
 def test_matthews_correlation_of_many_labels_needs_no_matrix():
-    labels = [f"label {i}" for i in range(50_000)]  # their matrix takes 20 GB
+    labels = [f"label {i}" for i in range(50_000)]  # their confusion matrix would take 20 GB
     assert metrics.matthews_correlation(labels, labels) == 1
 
 
@@ -279,7 +279,7 @@ def test_bad_input_is_explained():
         span_f1([["O", "O"]], [["O"]])
     with pytest.raises(ValueError, match="of two classes"):
         metrics.f1([0, 1, 2], [0, 1, 2])
-    # A label that training did not have is an error of one of the two: 1 hit, 1 miss, 1 false one.
+    # A label that training lacks counts as an error: 1 hit, 1 miss, 1 false positive.
     assert metrics.f1(["no", "yes", "new", "yes"], ["no", "yes", "yes", "no"], "yes") == 0.5
     with pytest.raises(ValueError, match="which is `positive`"):
         metrics.f1([0, 0], [0, 0])
@@ -290,13 +290,13 @@ def test_bleu_by_hand():
     truth = ["the cat sat on the red mat", "a dog barks at night"]
     guess = ["the cat sat on the the mat", "a dog barks"]
     # n-grams of the translations that are in their references, of all n-grams. Words: "the" counts
-    # twice, as often as in the reference. Pairs: "the the" and "the mat" are not there.
+    # twice, as often as in the reference. Pairs: "the the" and "the mat" are missing.
     precisions = [(6 + 3) / (7 + 3), (4 + 2) / (6 + 2), (3 + 1) / (5 + 1), (2 + 0) / (4 + 0)]
     brevity = math.exp(1 - (7 + 5) / (7 + 3))
     expected = 100 * brevity * math.prod(precisions) ** (1 / 4)
     assert metrics.bleu(truth, guess) == pytest.approx(expected)
     assert metrics.bleu(truth, truth) == pytest.approx(100)
-    # Longer translations pay by their precision alone.
+    # Longer translations only lose precision.
     longer = metrics.bleu(["a dog barks at night"], ["a dog barks at night now"])
     assert longer == pytest.approx(100 * (5 / 6 * 4 / 5 * 3 / 4 * 2 / 3) ** (1 / 4))
 
@@ -311,7 +311,7 @@ def test_bleu_agrees_with_sacrebleu(caplog):
     with caplog.at_level(logging.WARNING):
         one = metrics.bleu(first, guess)
         two = metrics.bleu([list(pair) for pair in zip(first, second, strict=True)], guess)
-        # From the fortieth sentence on there is a first reference only.
+        # From the fortieth sentence on, there is only the first reference.
         some = metrics.bleu([*map(list, zip(first, second[:40], strict=False)), *first[40:]], guess)
     assert not caplog.records
     score = sacrebleu.corpus_bleu
@@ -349,7 +349,7 @@ def test_bad_translations_are_explained(monkeypatch):
 
 
 class TestSquad:
-    """REFERENCE 4.7: computed with the official scripts."""
+    """Expected values come from the official scripts (REFERENCE 4.7)."""
 
     @pytest.mark.parametrize(
         "guess, gold, exact, f1, f1_of_version_2",
@@ -391,7 +391,7 @@ class TestSquad:
 
     def test_articles_go_after_punctuation(self):
         assert metrics.normalize_answer("A.n a-n an, theory") == "theory"
-        assert metrics.normalize_answer("«The» É") == "« » é"  # other than ASCII's stays
+        assert metrics.normalize_answer("«The» É") == "« » é"  # only ASCII punctuation is removed
 
     @pytest.mark.parametrize(
         "golds, guesses, options, match",

@@ -1,4 +1,4 @@
-"""BERT: sizes, contract, and agreement with the peer's implementation."""
+"""BERT: sizes, contract, and agreement with a peer."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from tests.helpers.checks import assert_close, check_encoder, check_learns, shap
 
 TINY = {"num_layers": 2, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 12}
 
-# REFERENCE: the published backbones, pooler included, with the released vocabularies.
+# REFERENCE: the published backbones including the pooler, with the released vocabularies.
 COUNTS = {
     ("tiny", 30522): 4_385_920,
     ("mini", 30522): 11_170_560,
@@ -22,7 +22,7 @@ COUNTS = {
 
 
 def count(size, vocabulary_size):
-    """Parameters from the shapes that the paper gives."""
+    """Counts the parameters from the shapes in the paper."""
     s = BERT_SIZES[size]
     width, inner = s["hidden_dim"], s["intermediate_dim"]
     embeddings = (vocabulary_size + 512 + 2) * width + 2 * width
@@ -36,7 +36,7 @@ def count(size, vocabulary_size):
 def test_parameter_counts_are_the_published_ones(size, vocabulary_size):
     assert count(size, vocabulary_size) == COUNTS[size, vocabulary_size]
     if BERT_SIZES[size]["hidden_dim"] > 512:
-        # The same formula holds for a narrow vocabulary, which does not fill the memory.
+        # The same formula holds for a small vocabulary, which needs less memory.
         vocabulary_size = 10
         if size == "large":
             pytest.skip("1.2 GB of weights; base has the same structure")
@@ -83,7 +83,7 @@ def test_refuses_longer_inputs():
 @pytest.mark.backend_neutral
 def test_refuses_arguments_it_has_not():
     with pytest.raises(TypeError, match="num_layer"):
-        BERT(13, **TINY, num_layer=5)  # Keras' functional models pass over them
+        BERT(13, **TINY, num_layer=5)  # Keras' functional models ignore unknown arguments
 
 
 def test_precision_survives_a_copy():

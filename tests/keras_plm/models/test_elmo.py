@@ -1,4 +1,4 @@
-"""ELMo: sizes, contract, the original's outputs, states that are carried, words read once."""
+"""ELMo: sizes, contract, the original's outputs, carried states, cached words."""
 
 import json
 
@@ -16,7 +16,7 @@ from tests.helpers.checks import assert_close, check_encoder, check_learns, shap
 TINY = {"units": 7, "projection_dim": 5, "filters": [[1, 3], [2, 2]], "character_dim": 2}
 TEXTS = [["To", "be", ",", "or"], ["not"], []]
 
-# REFERENCE: what the files of the released models hold (without the row of zeros).
+# REFERENCE: parameters in the files of the released models (without the row of zeros).
 COUNTS = {"small": 13_593_296, "medium": 28_027_728, "original": 93_600_848}
 
 
@@ -25,14 +25,14 @@ def sigmoid(x):
 
 
 def softened(encoder, scale=1.5, seed=3):
-    """Random weights so large that clips bind."""
+    """Sets random weights that are large enough for clipping."""
     rng = np.random.default_rng(seed)
     encoder.set_weights([rng.normal(size=w.shape) * scale for w in encoder.get_weights()])
     return encoder
 
 
 def word_vector(encoder, letters):
-    """One word's vector in float64, from the formulas of bilm-tf."""
+    """Computes the vector of one word in float64, by the formulas of bilm-tf."""
     words = encoder.token_encoder
     table = np.concatenate([np.zeros((1, encoder.character_dim)), to_numpy(words.embeddings)])
     x = table[letters]
@@ -57,7 +57,7 @@ def word_vector(encoder, letters):
 
 
 def run_stack(encoder, stack, x):
-    """One direction over (T, P) in float64: each layer's output (T, P)."""
+    """Computes one direction over (T, P) in float64; returns each layer's output (T, P)."""
     outputs = []
     for number, layer in enumerate(stack.layers):
         kernel, recurrent, bias, projection = (
@@ -99,7 +99,7 @@ def test_layers_are_those_of_the_formulas(residual, activation):
         x = np.array([word_vector(encoder, ids) for ids in packed["character_ids"][row, :length]])
         ahead = run_stack(encoder, encoder.forward_lm, x)
         back = [y[::-1] for y in run_stack(encoder, encoder.backward_lm, x[::-1])]
-        assert max(np.abs(y).max() for y in ahead) >= 0.4  # the clip binds
+        assert max(np.abs(y).max() for y in ahead) >= 0.4  # clipping takes effect
         wanted = [np.concatenate([x, x], -1)]
         wanted += [np.concatenate(pair, -1) for pair in zip(ahead, back, strict=True)]
         for layer, expected in zip(outputs["layers"], wanted, strict=True):
@@ -128,7 +128,7 @@ def test_keeps_the_encoder_contract(tmp_path):
     assert_close(outputs["sequence"], outputs["layers"][-1], atol=0)
     check_encoder(encoder, tmp_path, vocabulary_size=262)
 
-    # Padding changes nothing, nor do other rows or what was read before.
+    # Padding, other rows and earlier batches change nothing.
     mask = packed["padding_mask"]
     noise = np.random.default_rng(0).integers(0, 262, packed["character_ids"].shape)
     other = {**packed, "character_ids": np.where(mask[..., None], packed["character_ids"], noise)}
@@ -161,7 +161,7 @@ def original(oracles, **options):
 
 @pytest.mark.compiles
 def test_gives_what_the_original_gave(oracles):
-    """All sentences in file order with carried states: the top layer, to 1e-6."""
+    """The top layer agrees to 1e-6 on all sentences in file order with carried states."""
     import h5py
 
     encoder = original(oracles, carried_rows=4)
@@ -169,7 +169,7 @@ def test_gives_what_the_original_gave(oracles):
     for number in range(10):
         rows = [sentences[row][number].split() for row in range(3)]
         packed = Characters().pack(rows)
-        # Of one length, so that one shape is compiled; padding changes nothing, as tested above.
+        # Rows have one length, so that one shape is compiled. Padding changes nothing, see above.
         for name, x in packed.items():
             more = 55 - x.shape[1]
             packed[name] = np.pad(x, [(0, 0), (0, more)] + [(0, 0)] * (x.ndim - 2))
@@ -184,7 +184,7 @@ def test_gives_what_the_original_gave(oracles):
 
 @pytest.mark.compiles
 def test_lower_layers_are_the_originals(oracles):
-    """Values of a float64 port that gives the original's top layer, without carried states."""
+    """The values come from a float64 port that agrees with the original's top layer."""
     encoder = original(oracles)
     sentences = json.loads(oracles("bilm/lm_embeddings_sentences.json").read_text())
     outputs = encoder(Characters().pack([sentences[1][0].split()]))
@@ -211,13 +211,13 @@ def test_states_are_carried_if_asked():
     assert_close(first, plain(packed)["sequence"])
     assert np.abs(first - second).max() > 1e-3
 
-    # Forwards, two texts one after the other are one text.
+    # In the forward direction, two texts in a row form one text.
     long = {name: np.concatenate([a[:1]] * 2, axis=1) for name, a in packed.items()}
     width = TINY["projection_dim"]
     wanted = to_numpy(plain(long)["sequence"])[0, 4:, :width]
     assert_close(second[0, :, :width], wanted)
 
-    # A row that a batch does not have keeps its state.
+    # A row that is missing in a batch keeps its state.
     states = [r.states[0][1] for r in encoder.layers if hasattr(r, "states")]
     before = [to_numpy(v).copy() for v in states]
     encoder({name: a[:1] for name, a in packed.items()})
@@ -279,7 +279,7 @@ def test_a_word_cache_gives_what_the_encoder_gives():
         wanted = np.stack([to_numpy(x) for x in encoder(packed)["layers"]], axis=2)
         mask = packed["padding_mask"]
         assert_close(cache.predict_on_batch(packed)[mask], wanted[mask])
-    assert len(cache) == 3 + 5 + 2  # no word, begin, end; To be , or not; two more
+    assert len(cache) == 3 + 5 + 2  # padding, begin, end; To be , or not; two more
 
 
 @pytest.mark.backend_neutral
@@ -310,4 +310,4 @@ def test_features_come_through_the_cache():
     found = extract_features(encoder, Characters(), texts, "layer_1")
     assert [x.shape for x in found] == [(7, 10), (1, 10), (1, 10)]
     layer = to_numpy(encoder(Characters().pack(texts))["layers"][1])
-    assert_close(found[0], layer[0, 1:8], atol=2e-3)  # float16 in the store
+    assert_close(found[0], layer[0, 1:8], atol=2e-3)  # the store has float16

@@ -1,4 +1,4 @@
-"""GloVe: counts against plain loops, the model and its steps against the formula, its batches."""
+"""GloVe: counts compared with loops, the model and its steps with the formula, and batches."""
 
 import math
 
@@ -20,7 +20,7 @@ def some_text(length=211, seed=0):
 
 
 def some_pairs(seed=0):
-    """Pairs with words in common, one pair the same word twice."""
+    """Returns pairs that share words; one pair has the same word twice."""
     rng = np.random.default_rng(seed)
     rows = np.array([3, 3, 5, 3, 9, 5, 4], "int32")
     columns = np.array([4, 7, 4, 3, 4, 7, 10], "int32")
@@ -28,7 +28,7 @@ def some_pairs(seed=0):
 
 
 def counted(token_ids, window, symmetric, left_out, end_id=END):
-    """The counts by plain loops, as a dict of (word, neighbour)."""
+    """Counts pairs by plain loops; returns a dict by (word, neighbour)."""
     table = {}
     sentences = [[]]
     for token in token_ids:
@@ -111,7 +111,7 @@ def make_loud(model, seed=0):
 
 
 def tables_of(model):
-    """w, w~, b, b~ in float64."""
+    """Returns w, w~, b and b~ in float64."""
     scores = model.pair_scores
     tables = (scores.words, scores.contexts, scores.word_biases, scores.context_biases)
     return [to_numpy(table).astype("float64") for table in tables]

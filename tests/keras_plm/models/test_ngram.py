@@ -1,4 +1,4 @@
-"""N-grams against hand-made values, loops over dicts and NLTK; mixtures of language models."""
+"""N-grams, compared with values by hand, loops over dicts and NLTK; mixtures of models."""
 
 import collections
 import json
@@ -18,7 +18,7 @@ TINY = [0, 1, 2, 0, 0, 2]  # 0 1 </s> 0 0 </s>; 3 never occurs
 
 
 def text(seed, length):
-    """Tokens of unequal frequency with many ends of sentences, two of them in a row."""
+    """Returns tokens of unequal frequency with many sentence ends, two of them in a row."""
     rng = np.random.default_rng(seed)
     ids = np.minimum(rng.geometric(0.3, length) - 1, SIZE - 2)  # the last id never occurs
     ids[[5, 6]] = END
@@ -34,12 +34,12 @@ def fitted(smoothing, order, **options):
 
 
 def before(i):
-    """What precedes a token of `OTHER`; its first begins a sentence."""
+    """Returns the context of a token of `OTHER`; its first token begins a sentence."""
     return [END, *OTHER[:i]]
 
 
 class Loops:
-    """The definitions, one probability at a time."""
+    """The definitions of n-gram models, one probability at a time."""
 
     def __init__(self, smoothing, order, k=1.0):
         self.smoothing, self.order, self.k = smoothing, order, k
@@ -91,7 +91,7 @@ class Loops:
         return (counts[word] - taken[word]) / total + sum(taken) / total * shorter
 
     def orders(self, word, context):
-        """1 / V, then the estimates of orders 1 to n."""
+        """Returns 1 / V, then the estimates of orders 1 to n."""
         found = [1 / SIZE]
         for j in range(self.order):
             found.append(self.shortened(word, context[max(len(context) - j, 0) :]))
@@ -152,7 +152,7 @@ def test_bigrams_by_hand(smoothing, wanted):
 
 def test_unknown_contexts_by_hand():
     distributions = {
-        "mle": ["1/2", "1/6", "1/3", "0"],  # the unigrams
+        "mle": ["1/2", "1/6", "1/3", "0"],  # unigrams
         "add_k": ["1/4", "1/4", "1/4", "1/4"],
         "kneser_ney": ["13/40", "9/40", "13/40", "5/40"],  # 2, 1, 2, 0 different words before
     }
@@ -171,7 +171,7 @@ def test_discounts_by_hand():
 
 
 def test_discounts_are_tested_both_ways():
-    """Some orders of the test text are too small to estimate them, some are not."""
+    """The test text has both orders with too few n-grams for discounts and orders with enough."""
     fallback = [tuple(row) == (0.5, 1, 1.5) for row in fitted("kneser_ney", 4).discounts]
     assert any(fallback) and not all(fallback)
 
@@ -246,19 +246,19 @@ def test_unigram_perplexity_is_the_entropy():
 
 def test_smoothing_helps_on_new_text():
     assert fitted("mle", 3).perplexity(OTHER) == math.inf
-    # The tokens are independent: nothing is better than the unigrams.
+    # The tokens are independent, so no order is better than unigrams.
     best = fitted("add_k", 1).perplexity(OTHER)
     assert best < fitted("interpolation", 3).perplexity(OTHER) < 1.1 * best
     assert best < fitted("kneser_ney", 3).perplexity(OTHER) < 1.4 * best < SIZE
 
 
 def test_interpolation_uses_long_contexts_where_they_are_sure():
-    """A text that repeats itself: after two words the third is known, after one it is not."""
+    """In a repetitive text, two words determine the third, but one word does not."""
     ids = [0, 1, 3, 1, 0, 3, 4] * 60
     model = NGram(5, 3, "interpolation").fit(ids, ids[:200])
     assert model.weights.argmax(axis=1)[model._bucket(60)] == 3
     assert model.perplexity(ids) < 1.2
-    np.testing.assert_allclose(model.weights[-1], 1 / 4)  # no unknown context was held out
+    np.testing.assert_allclose(model.weights[-1], 1 / 4)  # the held-out text has no unknown context
 
 
 def test_nothing_is_drawn_that_is_impossible():
@@ -378,7 +378,7 @@ def test_load_refuses_counts_that_no_text_has(smoothing, tmp_path):
 
 
 def test_agrees_with_nltk():
-    """NLTK pads for itself; given one mark at both ends, its contexts are ours but for no words."""
+    """With one mark at both ends, NLTK has our contexts, except the empty one."""
     lm = pytest.importorskip("nltk.lm")
     sentences, sentence = [], []
     for token in TRAIN[: np.flatnonzero(TRAIN == END)[-1] + 1].tolist():
@@ -390,7 +390,7 @@ def test_agrees_with_nltk():
         [tuple(words[i : i + m]) for m in (1, 2, 3) for i in range(m == 1, len(words) - m + 1)]
         for words in sentences
     ]
-    # Its vocabulary has one word more, for the unknown; ours one that never occurs.
+    # NLTK's vocabulary has an additional unknown word; ours has a word that never occurs.
     words = [*range(SIZE - 1)]
     flat = [token for sentence in sentences for token in sentence[1:]]
     for theirs, smoothing, k in (
@@ -431,7 +431,7 @@ def test_mixture_is_the_weighted_mean():
 
 
 class Constant:
-    """A language model that gives every token one log probability."""
+    """A language model with the same log probability for every token."""
 
     def __init__(self, value):
         self.value = value

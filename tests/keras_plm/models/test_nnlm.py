@@ -1,4 +1,4 @@
-"""The neural probabilistic language model: formula, contexts, batches, scores, learning."""
+"""The neural probabilistic language model: formula, contexts, batches, scores, training."""
 
 import math
 
@@ -35,7 +35,7 @@ def some_text(length=101, seed=0):
 
 
 def make_loud(model, seed=0):
-    """Weights, biases too, that make every word matter and every probability another."""
+    """Sets weights and biases so that every word matters and all probabilities differ."""
     rng = np.random.default_rng(seed)
     for weight in model.trainable_variables:
         weight.assign(rng.normal(size=weight.shape).astype("float32"))
@@ -137,7 +137,7 @@ def test_contexts_stop_at_sentences(order):
     found = contexts(text, order, END)
     assert found.dtype == np.int32 and found.shape == (len(text), order - 1)
     assert found.tolist() == contexts_by_loop(text.tolist(), order, END)
-    # Another end, which the text never holds: one sentence.
+    # The text does not contain this end token, so it is one sentence.
     assert contexts(text, order, V).tolist() == contexts_by_loop(text.tolist(), order, V)
 
 
@@ -203,7 +203,7 @@ def test_log_prob_does_not_depend_on_the_batches(model):
     for batch_size in (1, 7, 101, 128):
         assert_close(model.log_prob(text, batch_size=batch_size), scores, atol=1e-4)
     assert_close(model.log_prob(text[:1]), scores[:1], atol=1e-4)
-    # The loss of `evaluate` is the same mean, on the padded last batch too.
+    # `evaluate` returns the same mean, including the padded last batch.
     model.compile()
     loss = model.evaluate(model.batches(text, batch_size=16, training=False), verbose=0)
     assert math.exp(loss) == pytest.approx(model.perplexity(text), rel=1e-4)
@@ -226,7 +226,7 @@ def test_scores_follow_the_weights_within_a_fit():
 
 
 def test_a_cyclic_text_is_learned():
-    # Each word follows from two before it, not from one: 5 stands before 6 and before 8.
+    # Two previous words determine each word, one does not: 5 precedes both 6 and 8.
     text = np.array([4, 5, 6, 7, 5, 8, END] * 30, "int32")
     model = NNLM(V, order=3, embedding_dim=5, hidden_dim=7, end_id=END)
     model.compile(keras.optimizers.Adam(0.05))

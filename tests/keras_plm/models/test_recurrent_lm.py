@@ -1,4 +1,4 @@
-"""The LSTM in GPT's place: contract, what is seen, prompts continued."""
+"""The LSTM language model, GPT's baseline: contract, causality, generation."""
 
 import keras
 import numpy as np
@@ -39,10 +39,10 @@ def test_base_is_the_papers():
 
 
 def test_agrees_with_keras_lstm():
-    """Gates in Keras' order, its cells projected by hand."""
+    """Reorders the gates for Keras and projects its cells by hand."""
     ours = RecurrentLM(11, num_layers=1, units=5, hidden_dim=5, dropout=0.0)
     weights = {w.path.split("/")[-1]: w for w in ours.weights}
-    weights["projection"].assign(np.eye(5))  # hands on what the cells give
+    weights["projection"].assign(np.eye(5))  # passes the cells' outputs unchanged
     ids = np.array([[3, 4, 5, 6, 7]])
     theirs = keras.layers.LSTM(5, return_sequences=True, unit_forget_bias=False)
     x = ours.token_embedding(ids)

@@ -1,4 +1,4 @@
-"""The encoder-decoders: numerics, causality, padding, saving, and that they learn."""
+"""Encoder-decoders: numerics, causality, padding, saving and training."""
 
 import keras
 import numpy as np
@@ -66,7 +66,7 @@ def model(request):
 
 
 def make_loud(model, times=10):
-    """Larger embeddings, so that every token matters to what comes out."""
+    """Enlarges the embeddings, so that every token affects the output."""
     for weight in model.trainable_variables:
         if "embedding" in weight.path:
             weight.assign(times * weight)
@@ -86,13 +86,13 @@ def test_models_are_causal_and_blind_to_padding(model):
     assert np.abs(changed - logits)[:, 3:].max() > 0.1
     other = np.where(inputs["padding_mask"], inputs["token_ids"], 7).astype("int32")
     assert_close(model({**inputs, "token_ids": other}), logits)
-    # One real token of the source changes the first row from its first step on, and no other row.
+    # A real source token changes its row from the first step on, and no other row.
     other = inputs["token_ids"].copy()
     other[0, 5] = 4 if other[0, 5] != 4 else 5
     changed = to_numpy(model({**inputs, "token_ids": other}))
     assert (np.abs(changed - logits)[0].max(-1) > 1e-3).all()
     assert_close(changed[1:], logits[1:])
-    # More padding, and a row alone.
+    # Checks more padding, and a single row.
     wide = {
         "token_ids": np.pad(inputs["token_ids"], ((0, 0), (0, 3))),
         "padding_mask": np.pad(inputs["padding_mask"], ((0, 0), (0, 3))),
@@ -122,7 +122,7 @@ def test_models_save_reload_and_learn(model, tmp_path):
     check_reloads(model, inputs, tmp_path)
     inputs = {name: array[:2] for name, array in inputs.items()}  # one position needs no query
     learning = keras.Model(model.input, model.output)
-    # Far targets: the first annotations differ by so little that queries hardly matter.
+    # The first annotations are so similar that queries hardly matter, so the targets are far apart.
     check_learns(learning, inputs, 1e3 * np.random.default_rng(0).normal(size=(2, T, V)))
 
 
@@ -190,7 +190,7 @@ def test_published_sizes_count_as_published(size, parameters):
     settings = TRANSFORMER_SIZES[size]
     wanted = {"base": (6, 8, 512, 2048, 0.1), "big": (6, 16, 1024, 4096, 0.3)}[size]
     assert tuple(settings.values()) == wanted
-    # One block of each stack is built; the others are like it.
+    # Only one block of each stack is built, because the others are equal.
     small = Transformer(37_000, **{**settings, "num_layers": 1}).count_params()
     one = small - 37_000 * settings["hidden_dim"]
     assert 37_000 * settings["hidden_dim"] + 6 * one == parameters
@@ -243,7 +243,7 @@ def test_bad_settings_are_named():
 
 
 class Letters:
-    """A tokenizer of lists of numbers as words, for tasks of symbols."""
+    """A tokenizer for tasks on symbols, whose words are numbers."""
 
     pad_id, start_id, end_id = PAD, START, END
 

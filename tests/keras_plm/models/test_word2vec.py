@@ -1,4 +1,4 @@
-"""word2vec and fastText against loops over pairs."""
+"""word2vec and fastText, compared with loops over pairs."""
 
 import heapq
 
@@ -19,7 +19,7 @@ VOCABULARY = ["[PAD]", "[UNK]", "[EOS]", "where", "here", "there", "was", "a", "
 
 
 def text(words=400, seed=0):
-    """Ids with unknown words (1) and ends of sentences (2)."""
+    """Returns ids with unknown words (1) and sentence ends (2)."""
     return np.random.default_rng(seed).integers(1, len(VOCABULARY), words).astype("int32")
 
 
@@ -44,7 +44,7 @@ def test_loss_is_that_of_all_pairs(architecture, objective, kind):
     ids, sentences, reach = source.text(0)
     real = reach > 0
     assert (ids[real] > 2).all() and set(reach[real]) == {1, 2, 3}
-    assert real[: real.sum()].all() and 0 < (~real).sum() < 11  # the last row is filled up
+    assert real[: real.sum()].all() and 0 < (~real).sum() < 11  # the last row is padded
     vectors, out = model.vectors, to_numpy(model.get_layer("output").embeddings)
     nodes, turns = huffman_paths(np.bincount(ids[real], minlength=10))
     filled = next(i for i, (_, rows) in enumerate(batches.plan(0)) if (rows < 0).any())
@@ -116,7 +116,7 @@ def test_model_learns_and_reloads(kind, architecture, objective, tmp_path):
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     assert_close(loaded(x), model(x))
     assert_close(loaded.vectors, model.vectors)
-    history = loaded.fit(batches, verbose=0)  # compiled as it was
+    history = loaded.fit(batches, verbose=0)  # loading keeps the compilation
     assert "loss_per_word" in history.history
 
 
@@ -173,7 +173,7 @@ def test_frequent_words_are_left_out():
     ids = np.concatenate([np.full(9000, 3), np.full(900, 4), np.full(100, 5), [2] * 50])
     ids = np.random.default_rng(0).permutation(ids)
     source = Word2Vec(6, 4, row_length=4).batches(ids, sample=1e-2).collate.__self__
-    # word2vec.c: (sqrt(f / t) + 1) t / f of them stay.
+    # word2vec.c keeps the fraction (sqrt(f / t) + 1) t / f.
     expected = [min((np.sqrt(f / 1e-2) + 1) * 1e-2 / f, 1.0) for f in (0.9, 0.09, 0.01)]
     assert_close(source.keep[3:], np.array(expected))
     kept = [np.bincount(source.text(epoch)[0], minlength=6)[3:] for epoch in range(20)]
@@ -181,7 +181,7 @@ def test_frequent_words_are_left_out():
     assert not np.array_equal(kept[0], kept[1])
     everything = Word2Vec(6, 4, row_length=4).batches(ids, sample=None).collate.__self__
     assert (everything.text(0)[0] == ids[ids != 2]).all()
-    # Noise is drawn by counts to the power of 3/4.
+    # Noise words are drawn in proportion to counts to the power of 3/4.
     share = np.diff(source.noise, prepend=0)[3:] / source.noise[-1]
     assert_close(share, np.array([9000, 900, 100]) ** 0.75 / sum(np.array([9e3, 900, 100]) ** 0.75))
     model = Word2Vec(6, 4, row_length=4, noise_words=64)

@@ -1,4 +1,4 @@
-"""ELMo's pre-training: packed sentences, the shared softmax, states that are carried."""
+"""ELMo's pre-training: packed sentences, the shared softmax, carried states."""
 
 import keras
 import numpy as np
@@ -27,7 +27,7 @@ def text(tmp_path):
 
 
 def read_batch(x):
-    """The words (B, 2, T) of a batch as strings, begin and end as in the original."""
+    """Returns the words (B, 2, T) of a batch as strings, with begin and end as in the original."""
     marks = {257: "<S>", 258: "</S>"}
 
     def read(row):
@@ -39,7 +39,7 @@ def read_batch(x):
 
 
 def original(sentences, rows, steps):
-    """Batches as the original's packing makes them, step by step: (inputs, targets) by row."""
+    """Packs batches step by step like the original; yields (inputs, targets) by row."""
     stream, current = iter(sentences), [[] for _ in range(rows)]
     batches = []
     while True:
@@ -160,7 +160,7 @@ def test_a_word_that_is_impossible_costs_no_precision(low):
 
 
 def sampled_shares(logits, target, ids, counts, target_count):
-    """Probabilities of all words, 0 except for target and samples, and -log p of the target."""
+    """Returns the probabilities of target and samples, 0 elsewhere, and -log p of the target."""
     corrected = {**dict(zip(ids, np.log(counts), strict=True)), target: np.log(target_count)}
     shares = np.zeros(len(logits))
     for word, log_count in corrected.items():
@@ -171,7 +171,7 @@ def sampled_shares(logits, target, ids, counts, target_count):
 
 @pytest.mark.full
 def test_sampled_softmax_learns_what_the_whole_one_learns():
-    """Where words are as frequent as their softmax says, neither moves, in expectation."""
+    """If word frequencies equal the softmax, the expected gradient is zero for both losses."""
     rng = np.random.default_rng(0)
     count, layer = 12, SampledSoftmax(12)
     layer(np.zeros((1, 3)), target_ids=np.zeros(1, "int32"))
@@ -202,13 +202,13 @@ def test_sampled_softmax_learns_what_the_whole_one_learns():
             )
             assert_close(found, losses)
     assert np.abs(whole).max() < 1e-9
-    # Not nothing: expected counts of different words are an approximation of theirs.
+    # The gradient is not exactly zero, because expected counts of distinct words are approximate.
     assert np.abs(sampled / shares).max() < 0.15 < 0.5 < np.abs(careless / shares).max()
 
 
 @pytest.mark.compiles
 def test_sampling_all_but_one_word_nearly_is_the_whole():
-    """With every other word sampled surely, sampled and whole softmax agree to the correction."""
+    """If all other words are sampled, sampled and whole softmax agree up to the correction."""
     rng = np.random.default_rng(0)
     layer = SampledSoftmax(9)
     hidden = rng.normal(size=(4, 3)).astype("float32")
@@ -243,7 +243,7 @@ def make(num_sampled=0, batch_size=2, dropout=0.0, vocabulary_size=8, dtype=None
 
 @pytest.mark.compiles
 def test_losses_are_those_of_the_encoders_layers(text):
-    """With states of zero, whole sentences: the top layer of `ELMo` and the softmax by hand."""
+    """On whole sentences with zero states, compares with the top layer and a softmax by hand."""
     stream, lexicon = text
     model = make(batch_size=1)
     rng = np.random.default_rng(0)
@@ -295,7 +295,7 @@ def test_is_built_from_its_config_and_saved(text, tmp_path):
     held_out = model.batches(stream, lexicon, unroll_steps=3, training=False)
     mine, theirs = (m.evaluate(held_out, verbose=0, return_dict=True) for m in (model, again))
     assert mine == pytest.approx(theirs, rel=1e-5)
-    assert_close(model._carried()[0].states[0][0], states, atol=0)  # `evaluate` put them back
+    assert_close(model._carried()[0].states[0][0], states, atol=0)  # `evaluate` restored them
     assert mine["perplexity"] == pytest.approx(
         (mine["forward_perplexity"] * mine["backward_perplexity"]) ** 0.5, rel=1e-4
     )
@@ -306,7 +306,7 @@ def test_is_built_from_its_config_and_saved(text, tmp_path):
 @pytest.mark.full
 @pytest.mark.parametrize("samples, bound", [under_torch(0, 1.1), (12, 1.3)])
 def test_a_memorised_text_is_no_surprise(tmp_path, samples, bound):
-    """Near 1; with samples the bound is wider, for their noise in so few steps."""
+    """The perplexity is near 1. The bound is wider with samples, because few steps are noisy."""
     path = tmp_path / "text.txt"
     words = [f"w{i}" for i in range(30)]
     path.write_text("\n".join(" ".join(words[i : i + 5]) for i in range(0, 30, 5)) + "\n")
@@ -317,7 +317,7 @@ def test_a_memorised_text_is_no_surprise(tmp_path, samples, bound):
     batches = model.batches(stream, lexicon, unroll_steps=9)
     falling = keras.optimizers.schedules.CosineDecay(0.02, 80 * len(batches))
     model.compile(keras.optimizers.Adam(falling))
-    # Each pass begins where `evaluate` does; else the first words are a surprise.
+    # Each pass begins at the position of `evaluate`; otherwise the first words are unpredictable.
     anew = keras.callbacks.LambdaCallback(on_epoch_begin=lambda *_: model.reset_states())
     model.fit(batches, epochs=80, verbose=0, callbacks=[anew])
     held_out = model.batches(stream, lexicon, unroll_steps=9, training=False)

@@ -1,4 +1,4 @@
-"""GPT's objective: losses as the whole softmax gives them, windows of contiguous text."""
+"""GPT's objective: losses equal the whole softmax, windows are contiguous text."""
 
 import functools
 
@@ -29,7 +29,7 @@ def text(tmp_path):
 
 
 def test_loss_and_gradients_are_those_of_all_logits(monkeypatch):
-    """The table is read twice: by the tokens that are scored, and by all that might have been."""
+    """The table has two uses: the scored tokens, and all tokens of the softmax."""
     by_fours = functools.partial(logsumexp_of_products, rows=4)
     monkeypatch.setattr("keras_plm.pretraining.causal_lm.logsumexp_of_products", by_fours)
     rng = np.random.default_rng(0)
@@ -106,7 +106,7 @@ def test_a_memorised_text_is_no_surprise(text, tmp_path):
     model.fit(causal_lm_batches(stream, words, 14, batch_size=8), epochs=90, verbose=0)
     held_out = causal_lm_batches(stream, words, 14, training=False)
     found = model.evaluate(held_out, verbose=0, return_dict=True)
-    assert found["perplexity"] < 1.4  # the first of a window is a guess
+    assert found["perplexity"] < 1.4  # the first token of a window is unpredictable
     assert found["perplexity"] == pytest.approx(np.exp(found["loss"]), rel=1e-5)
     model.save(tmp_path / "lm.keras")
     again = keras.saving.load_model(tmp_path / "lm.keras")

@@ -1,4 +1,4 @@
-"""Masked language modelling: what is masked, which pairs, the loss."""
+"""Masked language modelling: masks, sentence pairs, the loss."""
 
 import itertools
 import types
@@ -24,7 +24,7 @@ SIZE = {"num_layers": 1, "num_heads": 2, "hidden_dim": 16, "intermediate_dim": 3
 
 @pytest.fixture
 def stream(tmp_path):
-    """Documents whose sentences count upwards, so that what follows what can be seen."""
+    """Returns documents with ascending numbers as sentences, so that their order is visible."""
     rng = np.random.default_rng(0)
     documents = []
     for _ in range(150):
@@ -59,14 +59,14 @@ def test_shares_of_masked_random_and_kept_tokens(stream):
         tokens += x["padding_mask"].sum()
     assert hidden > 2000
     assert abs(hidden / tokens - 0.15) < 0.01
-    # A random token is by chance the right one once in 25.
+    # A random token equals the right one once in 25.
     assert abs(shown / hidden - 0.8) < 0.03
     assert abs(random / hidden - 0.1) < 0.03 and abs(kept / hidden - 0.1) < 0.03
 
 
 @pytest.mark.backend_neutral
 def test_number_of_masks_follows_the_original(stream):
-    """min(most, max(1, round(15 % of the row's tokens, special ones counted)))."""
+    """The number is min(most, max(1, round(15 % of the row's tokens, including special ones)))."""
     source = masked_lm_batches(stream, TOKENIZER, max_length=40, batch_size=4)
     for x, _, weights in every(source):
         used = x["padding_mask"].sum(axis=1)
@@ -95,7 +95,7 @@ def test_the_unmasked_row_is_text_of_the_stream(stream):
             assert segments == [0] * (middle + 1) + [1] * (len(ids) - middle - 1)
             first, second = ids[1:middle], ids[middle + 1 : -1]
             assert " ".join(map(str, first)) in text and " ".join(map(str, second)) in text
-            if y["next_sentence"][row] == 0 and len(ids) < 32:  # uncut: they follow each other
+            if y["next_sentence"][row] == 0 and len(ids) < 32:  # untruncated
                 assert " ".join(map(str, first + second)) in text
             follows[int(y["next_sentence"][row])] += 1
     assert 0.35 < follows[1] / sum(follows.values()) < 0.65
@@ -123,14 +123,14 @@ def test_whole_words_are_masked_whole(stream):
             ids[positions] = y["masked_lm"][row][:count]
             hidden = np.isin(np.arange(len(ids)), positions)
             inner = np.array([TOKENIZER.vocabulary[i].startswith("##") for i in ids])
-            # A cut row may begin inside a word; elsewhere a piece goes with the one before it.
+            # A truncated row may begin inside a word. Other pieces belong to the one before.
             for t in range(2, len(ids)):
                 if inner[t] and hidden[t] != hidden[t - 1]:
-                    assert count == round(len(ids) * 0.15)  # only a word longer than all masks
+                    assert count == round(len(ids) * 0.15)  # unless a word is longer
 
 
 def words_of(tokenizer, text):
-    """Whether each token of a text begins a word, by ids and by the tokenizer's word ids."""
+    """Returns whether each token begins a word, by ids and by the tokenizer's word ids."""
     row = tokenizer.encode([text], return_offsets=True)
     real = row.word_ids >= 0
     words = row.word_ids[real]
@@ -182,7 +182,7 @@ def test_tokenizers_without_the_tokens_of_a_row_are_refused(stream):
 
 @pytest.mark.backend_neutral
 def test_special_tokens_of_other_names_and_ids(stream):
-    """Rows are the same but for the ids of the special tokens."""
+    """Rows are the same except for the ids of the special tokens."""
     names = ["<pad>", "<unk>", "<s>", "</s>", "<mask>"]
     pieces = TOKENIZER.vocabulary[5:]
     other = WordPiece([*pieces, *names], TOKENIZER.lowercase, special_tokens=names)
@@ -295,7 +295,7 @@ def test_bad_input_is_explained(stream, tmp_path):
 
 @pytest.mark.backend_neutral
 def test_a_long_stream_is_read_in_parts(stream):
-    """A part is an epoch; a pass reads every sentence of every part, in an order of its own."""
+    """A part is an epoch. A pass reads all sentences of all parts, in a new order."""
     options = {
         "max_length": 32,
         "batch_size": 8,
@@ -309,7 +309,7 @@ def test_a_long_stream_is_read_in_parts(stream):
     assert len(parts) == round(total / 900) and parts[0][0] == 0 and parts[-1][1] == 150
     assert all(before[1] == behind[0] for before, behind in itertools.pairwise(parts))
     sizes = [int(np.diff(stream.sentences[stream.documents[list(part)]])[0]) for part in parts]
-    assert max(sizes) - min(sizes) < 250  # some two documents
+    assert max(sizes) - min(sizes) < 250  # about two documents
     ends, orders = stream.sentences[stream.documents][1:], []
     for epochs in (range(len(parts)), range(len(parts), 2 * len(parts))):
         begins = [rows.pairs(epoch)[:, 0] for epoch in epochs]
@@ -320,7 +320,7 @@ def test_a_long_stream_is_read_in_parts(stream):
         counts = [np.bincount(np.searchsorted(ends, x, "right")) for x in (taken, whole)]
         np.testing.assert_array_equal(*counts)
     assert sorted(orders[0]) == sorted(orders[1]) and orders[0] != orders[1]
-    # Held-out text is read whole.
+    # Held-out text has one part.
     held_out = masked_lm_batches(stream, TOKENIZER, part_tokens=900, training=False, **options)
     assert len(held_out.collate.__self__.parts) == 1
     with pytest.raises(ValueError, match="`part_tokens` must be 1 or more. Received: 0"):
@@ -338,7 +338,7 @@ def test_parts_have_other_documents_to_follow(stream):
 
 @pytest.mark.backend_neutral
 def test_left_to_right_rows_are_those_of_one_text(stream):
-    """Each token after the first one is a target once; [CLS] and [SEP] frame the row."""
+    """Each token after the first is a target once; [CLS] and [SEP] enclose the row."""
     options = {"max_length": 32, "batch_size": 8, "next_sentence": False}
     source = masked_lm_batches(stream, TOKENIZER, left_to_right=True, **options)
     plain = masked_lm_batches(

@@ -1,4 +1,4 @@
-"""200 odd texts for tokenizers: many scripts, accents, marks, blanks, special tokens in words."""
+"""About 200 unusual texts for tokenizers: scripts, accents, marks, spaces, special tokens."""
 
 import itertools
 
@@ -162,7 +162,7 @@ SPECIAL = [
     "[unused1] low",
     "##er low",
 ]
-# Contents of added tokens; they also stand inside words, at their edges, and in another case.
+# Contents of added tokens. They also occur inside words, at word boundaries, and in another case.
 ADDED = ["<ent>", "Foo", "bar baz", "中国", "é", "##x", "lower", "$", "ü ", "new"]
 TEXTS = [*SCRIPTS, *SYMBOLS, *MARKS, *BLANKS, *LONG, *WORDS, *SPECIAL]
 for token in ADDED:

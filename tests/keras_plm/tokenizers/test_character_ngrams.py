@@ -1,4 +1,4 @@
-"""Character n-grams and their rows, against fastText's own and explicit loops."""
+"""Character n-grams and their rows, compared with fastText and explicit loops."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def random_words(count):
 
 
 def ngrams_of_bytes(word, min_n, max_n):
-    """As `Dictionary::computeSubwords` goes: over bytes, where 10xxxxxx continues a character."""
+    """Follows `Dictionary::computeSubwords` over bytes; 10xxxxxx continues a character."""
     data, found = f"<{word}>".encode(), []
     for i in range(len(data)):
         if data[i] & 0xC0 == 0x80:

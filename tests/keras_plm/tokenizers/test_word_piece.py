@@ -26,7 +26,7 @@ def released(data):
 
 # google-research/bert, tokenization_test.py.
 def test_originals_cases(tokenizer):
-    # There the vocabulary begins with [UNK] [CLS] [SEP]; ours with [PAD] too, and [MASK].
+    # Its vocabulary begins with [UNK] [CLS] [SEP]; ours also has [PAD] and [MASK].
     pieces = tokenizer.tokenize("UNwant\u00e9d,running")
     assert pieces == ["un", "##want", "##ed", ",", "runn", "##ing"]
     assert [tokenizer.vocabulary.index(p) - 2 for p in pieces] == [7, 4, 5, 10, 8, 9]

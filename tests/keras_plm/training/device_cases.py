@@ -1,4 +1,4 @@
-"""What tests of several devices and processes share: batches, models, processes of Python."""
+"""Helpers for tests of several devices and processes: batches, models, Python processes."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ from tests import ROOT
 
 
 class Parted(Distribution):
-    """Of two processes with three devices each."""
+    """A distribution over two processes with three devices each."""
 
     num_processes = 2
 
@@ -24,11 +24,11 @@ class Parted(Distribution):
 
 
 def batches(**options):
-    """Of rows of three lengths; a row's number is its value."""
+    """Returns batches of rows of three lengths; a row's number is its value."""
     lengths = np.array([3, 9, 4, 8, 5, 2, 7, 3, 9, 1, 2])
 
     def collate(rows, length, rng, epoch):
-        noise = rng.normal(size=len(rows))  # as masks are drawn
+        noise = rng.normal(size=len(rows))  # drawn like masks
         x = {"row": rows.astype("float32"), "noise": noise.astype("float32")}
         return x, rows.astype("float32"), None
 
@@ -45,7 +45,7 @@ class Plain(FitsBatches, keras.Model):
 
 
 class Wide(Plain):
-    """Has a weight that two devices part."""
+    """A layer with a weight that is split over two devices."""
 
     def __init__(self):
         super().__init__()
@@ -56,7 +56,7 @@ class Wide(Plain):
 
 
 def begun(script, devices=1, environment=None):
-    """A process of Python that runs a script, under JAX on so many parts of the processor."""
+    """Starts a Python process with a script, under JAX on `devices` parts of the processor."""
     flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
     flags |= environment or {}
     return subprocess.Popen(
@@ -66,7 +66,7 @@ def begun(script, devices=1, environment=None):
 
 
 def lines(process):
-    """What it prints until it ends."""
+    """Returns the output of a process after its end."""
     try:
         out, err = process.communicate(timeout=120)
     finally:

@@ -12,7 +12,7 @@ TOKENIZER = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"
 
 
 def start(stream, seed=4):
-    """A model with dropout and its batches, as a fresh process has them."""
+    """Returns a model with dropout and its batches, in the state of a new process."""
     set_seed(seed)
     size = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 16}
     model = MaskedLM(BERT(13, **size, dropout=0.3, max_sequence_length=32))
@@ -21,7 +21,7 @@ def start(stream, seed=4):
 
 
 class Seen(keras.callbacks.Callback):
-    """Stops after so many steps."""
+    """Stops training after a number of steps."""
 
     def __init__(self, stop):
         super().__init__()

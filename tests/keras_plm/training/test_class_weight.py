@@ -1,4 +1,4 @@
-"""`class_weight` by label name or id, on `Batches` and on arrays, or an error."""
+"""`class_weight` takes label names or ids, on `Batches` and on arrays, or raises an error."""
 
 import keras
 import numpy as np
@@ -25,7 +25,7 @@ def compiled(model):
 
 
 def losses_of(model, x, y):
-    """-log p of each label, from the logits."""
+    """Returns -log p of each label, from the logits."""
     found = model.predict_on_batch(x)
     logs = found - np.log(np.exp(found).sum(axis=-1, keepdims=True))
     return -np.take_along_axis(logs, y[..., None].astype(int), -1)[..., 0]
@@ -118,4 +118,4 @@ def test_what_has_no_classes_refuses_their_weights():
     pairs = vectors.batches(np.array([3, 4]), np.array([4, 5]), np.array([2.0, 1.0]))
     with pytest.raises(ValueError, match="one array of integer class ids"):
         vectors.fit(pairs, class_weight={1: 2.0}, verbose=0)
-    assert pairs.class_weight is None  # as before, also where it failed
+    assert pairs.class_weight is None  # as before, even after an error

@@ -1,4 +1,4 @@
-"""Several devices learn what one does, and what would go wrong in silence is an error."""
+"""Several devices train like one, and silent mistakes are errors."""
 
 import json
 
@@ -17,7 +17,7 @@ from tests.keras_plm.training.device_cases import Parted, Plain, batches, begun,
 pytestmark = pytest.mark.each_backend
 
 BACKEND = keras.backend.backend()
-# Each in processes of its own, for a backend has as many devices as it began with.
+# Each runs in new processes, because a backend keeps its initial number of devices.
 TRIED = {
     "jax": ["model, mesh (2, 2)"],
     "tensorflow": ["data"],
@@ -28,7 +28,7 @@ TRIED = {
 @pytest.mark.full
 @pytest.mark.parametrize("name", TRIED)
 def test_several_devices_learn_what_one_does(name):
-    steps = 16  # more than a pass, whose last batch is not full
+    steps = 16  # more than a pass; its last batch is smaller
     case = CASES[BACKEND][name]
     alone = devices.run(Case(), 1, steps)
     together = devices.run(case, COUNTS[BACKEND], steps)
@@ -42,7 +42,7 @@ def test_several_devices_learn_what_one_does(name):
 @pytest.mark.full
 @pytest.mark.split_to("torch")  # compiles nothing for the three runs
 def test_several_devices_go_on_where_they_stopped(tmp_path):
-    """Bit for bit, dropout and all, within a pass."""
+    """Training resumes bit for bit within a pass, including dropout."""
     case, count = Case(dropout=0.2), COUNTS[BACKEND]
     whole = devices.run(case, count, 12, kept=tmp_path / "whole")
     first = devices.run(case, count, 7, kept=tmp_path / "parts")
@@ -55,7 +55,7 @@ def test_several_devices_go_on_where_they_stopped(tmp_path):
 def test_one_device_needs_no_other_script():
     distribution = distribute("data", devices=1)
     assert distribution.num_replicas == 1 and distribution.is_chief
-    if BACKEND == "jax":  # would compile for a mesh of one again
+    if BACKEND == "jax":  # would compile again for a mesh of one device
         assert type(distribution) is Distribution
     with distribution.scope():
         model = Plain()
@@ -135,7 +135,7 @@ def test_weights_that_do_not_part_evenly_are_named():
 
 
 def test_an_optimizer_of_each_device_is_refused():
-    """What would train every device by itself, in silence."""
+    """Otherwise every device would silently train by itself."""
     from keras_plm.training.distribution.whole_batch import check_optimizer, reducing
 
     model, distribution = Plain(), Parted(0)
@@ -144,7 +144,7 @@ def test_an_optimizer_of_each_device_is_refused():
         check_optimizer(distribution, model)
     optimizer = reducing(BertAdamW(1e-2), lambda gradients: [2 * g for g in gradients])
     assert isinstance(optimizer, BertAdamW) and type(optimizer).__name__ == "BertAdamW"
-    for kind in (BertAdamW, keras.optimizers.Adam):  # saved as what it was
+    for kind in (BertAdamW, keras.optimizers.Adam):  # saved as the original class
         saved = keras.saving.serialize_keras_object(reducing(kind(0.5, name="a"), list))
         loaded = keras.saving.deserialize_keras_object(saved)
         plain = kind(0.5, name="a")
@@ -227,14 +227,14 @@ def test_the_command_compares_every_case(tmp_path, monkeypatch, capsys):
 def test_process_0_listens_on_the_given_address_alone(monkeypatch):
     for own in ("127.0.0.1:1234", "localhost:1234"):
         assert _bind_address(own) == own
-    assert _bind_address("203.0.113.9:1234") == "[::]:1234"  # of no machine, RFC 5737
-    # A machine's own name that stands for an address which no other machine reaches.
+    assert _bind_address("203.0.113.9:1234") == "[::]:1234"  # no machine has it, RFC 5737
+    # A machine's own name may resolve to an address that no other machine can reach.
     monkeypatch.setattr("socket.create_server", lambda *_, **__: Named())
     assert _bind_address("node1:1234") == "[::]:1234"
 
 
 class Named:
-    """A server that listens at 127.0.1.1."""
+    """A server on 127.0.1.1."""
 
     def __enter__(self):
         return self

@@ -21,7 +21,7 @@ from tests.helpers.small_passages import PAIRS
 from tests.helpers.small_runs import common, result_files
 from tests.keras_plm.training.small_training import start
 
-RATE = 1e30  # one step makes weights whose squares are infinite
+RATE = 1e30  # one step gives weights with infinite squares
 DIVERGED = r"training diverged: .*loss=nan in epoch \d, after step \d+, learning_rate=1e\+30"
 
 
@@ -87,7 +87,7 @@ def test_an_epoch_without_a_number_is_never_the_best():
         FineTune(epochs=1).fit(
             encoder(), Classifier, TOKENIZER, texts(24), dev, metric=lambda *_: math.nan
         )
-    KeepBest(None).on_train_end()  # nothing was trained
+    KeepBest(None).on_train_end()  # without training
 
 
 @pytest.mark.backend_neutral
@@ -97,7 +97,7 @@ def test_no_correlation_is_of_nan(metric):
         metric([1, 2, 3], [1, math.nan, 3])
     with pytest.raises(ValueError, match=r"must be finite. Received: y_pred\[1\]=inf"):
         metric([1, 2, 3], [1, math.inf, 3])
-    assert metric([1, 2, 3], [4, 4, 4]) == 0.0  # as documented, where SciPy says NaN
+    assert metric([1, 2, 3], [4, 4, 4]) == 0.0  # as documented; SciPy returns NaN
 
 
 @pytest.mark.backend_neutral

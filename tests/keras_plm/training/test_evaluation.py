@@ -1,4 +1,4 @@
-"""`evaluate`, validation and `predict` on `Batches`: the true means, or an error."""
+"""`evaluate`, validation and `predict` on `Batches` return the true means, or raise an error."""
 
 import keras
 import numpy as np
@@ -33,7 +33,7 @@ def choices():
 
 
 def cases():
-    """Models and the batches of training that they get, from 33 rows of many lengths."""
+    """Returns models and their training batches, from 33 rows of many lengths."""
     reads = {"max_sequence_length": 48}
     yield "classifier", lambda: (m := classifier(), m.batches(texts(33)))
     yield "tagger", lambda: (
@@ -86,7 +86,7 @@ def cases():
     ],
 )
 def test_batches_of_training_are_evaluated_as_what_they_hold(make):
-    """Loss and metric are the means over real rows and words, of what the model gives for each."""
+    """Loss and metric are means over real rows and words of the model's outputs."""
     model, source = make()
     model.compile("sgd")
     losses, hits = [], []
@@ -110,7 +110,7 @@ def test_batches_of_training_are_evaluated_as_what_they_hold(make):
         assert reported["loss"] == pytest.approx(np.mean(losses), rel=1e-4)
         if "accuracy" in reported:
             assert reported["accuracy"] == pytest.approx(np.mean(hits), abs=1e-6)
-        if "squared_error" in reported:  # of scores from 0 to 5, the loss of fractions
+        if "squared_error" in reported:  # scores are from 0 to 5, but the loss is on fractions
             assert reported["squared_error"] == pytest.approx(25 * np.mean(losses), rel=1e-4)
         assert given.step == before
     trained = model.fit(source, validation_data=source, epochs=1, verbose=0).history
@@ -132,7 +132,7 @@ def test_an_accuracy_is_that_of_the_predictions(seed):
 
 @pytest.mark.full
 def test_positions_of_two_texts_may_differ_in_shape_from_batch_to_batch():
-    """TensorFlow would take the signature from the first two batches."""
+    """TensorFlow would derive the signature from the first two batches."""
     model = Classifier(encoder(max_sequence_length=64), LABELS, TOKENIZER, reader=ESIM(3))
     model.compile("sgd")
     sizes = [(2, 10)] * 8 + [(12, 12)] * 8 + [(40, 2)] * 8
@@ -159,7 +159,7 @@ def test_objectives_are_evaluated_as_what_they_hold(tmp_path):
     model = MaskedLM(bert)
     model.compile("sgd")
     source = masked_lm_batches(stream, TOKENIZER, 32, batch_size=16, short_sequence_rate=0.5)
-    assert len(source.buckets) > 1  # else each word weighs the same anyway
+    assert len(source.buckets) > 1  # otherwise all words have the same weight anyway
     hits = []
     for i in range(len(held := source.for_evaluation())):
         x, y, weights = held[i]
@@ -186,7 +186,7 @@ def plain_model():
 
 
 def numbered(lengths, **options):
-    """Each row's number, over and over."""
+    """Returns batches that contain only row numbers."""
 
     def collate(rows, length, rng, epoch):
         x = {"row": np.repeat(rows[:, None], length, 1).astype("float32")}
@@ -226,7 +226,7 @@ def test_predictions_come_in_the_order_of_the_rows_or_not_at_all():
         for wrong in (
             numbered([9, 3, 4, 2]),  # shuffled, and sorted by length
             numbered([9, 3, 4, 2], training=False),
-            numbered([3, 3, 3, 3, 3], training=False),  # filled up
+            numbered([3, 3, 3, 3, 3], training=False),  # padded
         ):
             with pytest.raises(ValueError, match="in the order of the rows"):
                 model.predict(wrong, verbose=0)
@@ -235,7 +235,7 @@ def test_predictions_come_in_the_order_of_the_rows_or_not_at_all():
         np.testing.assert_allclose(model.predict(held_out, verbose=0), wanted, rtol=1e-5)
     with pytest.raises(ValueError, match="give the examples themselves"):
         classifier().predict(classifier().batches(texts(3)))
-    # `run_on` tells which rows it read: each once, also where training stands within an epoch.
+    # `run_on` returns the rows that it read: each once, even if training is within an epoch.
     source = numbered([9, 3, 4, 2, 5, 6])
     source.step = 1
     rows = np.concatenate([rows for rows, _ in run_on(model, source)])

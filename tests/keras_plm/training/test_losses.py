@@ -1,4 +1,4 @@
-"""The loss over tokens against its formula."""
+"""The loss over tokens, compared with its formula."""
 
 import keras
 import numpy as np
@@ -15,7 +15,7 @@ def normal(*shape):
 
 
 def by_formula(token_ids, logits, smoothing):
-    """Cross-entropy with the target (1 - e) on the token and e / V on every token."""
+    """Computes cross-entropy with the target (1 - e) on the token and e / V on every token."""
     losses = np.zeros((B, T))
     for b in range(B):
         for t in range(T):
@@ -35,7 +35,7 @@ def test_agrees_with_the_formula_and_its_gradient_with_differences(smoothing):
     each = by_formula(token_ids, logits.astype("float64"), smoothing)
     assert_close(loss.call(token_ids, keras.ops.convert_to_tensor(logits)), each)
     assert_close(loss(token_ids, logits, weights), (each * weights).sum() / (B * T))
-    # A step of SGD on logits that are weights shows the gradient.
+    # With logits as weights, an SGD step shows the gradient.
     inputs = keras.Input((1,))
     scores = keras.layers.Dense(T * V, use_bias=False)(inputs)
     model = keras.Model(inputs, keras.layers.Reshape((T, V))(scores))

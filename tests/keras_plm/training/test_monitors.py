@@ -1,4 +1,4 @@
-"""Callbacks know of each metric whether more or less is better."""
+"""Callbacks know for each metric whether higher or lower is better."""
 
 import keras
 import numpy as np
@@ -22,7 +22,7 @@ METRICS = {
 
 
 def of_ours(cls=keras.metrics.Metric):
-    """All subclasses that this package defines."""
+    """Returns all subclasses that this package defines."""
     for child in cls.__subclasses__():
         if child.__module__.startswith("keras_plm."):
             yield child

@@ -1,4 +1,4 @@
-"""The published optimizer and schedule against the originals' numbers."""
+"""The published optimizers and schedules, compared with the originals' numbers."""
 
 import keras
 import numpy as np
@@ -19,7 +19,7 @@ from tests.helpers.checks import assert_close, to_numpy, waits
 pytestmark = pytest.mark.each_backend
 
 START, TARGET = np.array([0.1, -0.2, -0.1]), np.array([0.4, 0.2, -0.5])
-# The problem of google-research/bert's optimization_test.py, worked in float64.
+# The problem in google-research/bert's optimization_test.py, solved in float64.
 TRAJECTORY = {
     1: [0.73235555, 0.43238054, -0.73238054],
     2: [0.64426232, 0.60690534, -0.90690534],
@@ -55,7 +55,7 @@ def test_a_step_waits_no_oftener_for_more_weights(corrected):
 @pytest.mark.compiles
 @pytest.mark.parametrize("kind", [BertAdamW, AdaGrad])
 def test_accumulated_gradients_make_the_step_of_the_whole(kind):
-    """Rate, clipping and averaged weights too; Keras' schedules count parts."""
+    """Includes the rate, clipping and averaged weights; Keras' schedules count micro-batches."""
 
     def trained(parts):
         options = {"bias_correction": True} if kind is BertAdamW else {}
@@ -82,7 +82,7 @@ def test_trajectory_of_the_original():
     seen = run(BertAdamW(0.2, weight_decay=0.0, global_clipnorm=None), 100)
     for step, expected in TRAJECTORY.items():
         np.testing.assert_allclose(seen[step], expected, atol=2e-5)
-    np.testing.assert_allclose(seen[100], TARGET, atol=1e-2)  # what the original asserts
+    np.testing.assert_allclose(seen[100], TARGET, atol=1e-2)  # the original's assertion
 
 
 def by_formula(steps, rate, decay, clip, correct, weight=START):
@@ -114,7 +114,7 @@ def test_biases_and_norms_do_not_decay(name):
 
 
 def test_corrected_is_keras_own_adamw():
-    # Keras corrects the bias outside the root, which makes its epsilon another one.
+    # Keras corrects the bias outside the root, which changes the meaning of epsilon.
     options = {"learning_rate": 0.02, "weight_decay": 0.1, "epsilon": 1e-12}
     ours = run(BertAdamW(**options, bias_correction=True, global_clipnorm=None), 5)
     peer = run(keras.optimizers.AdamW(**options), 5)
@@ -126,7 +126,7 @@ def test_gradients_are_clipped_together():
     optimizer = BertAdamW(1.0, weight_decay=0.0, global_clipnorm=1.0, epsilon=1e6)
     gradients = [np.array([3.0, 0.0], "float32"), np.array([0.0, 4.0], "float32")]
     optimizer.apply([keras.ops.convert_to_tensor(g) for g in gradients], variables)
-    # Clipped to (0.6, 0.8), and with a huge epsilon the step is 0.1 g / epsilon.
+    # The gradient is clipped to (0.6, 0.8). With a huge epsilon the step is 0.1 g / epsilon.
     assert_close(to_numpy(variables[0]) * 1e7, np.array([-0.6, 0.0]), atol=1e-4)
     assert_close(to_numpy(variables[1]) * 1e7, np.array([0.0, -0.8]), atol=1e-4)
 
@@ -134,7 +134,7 @@ def test_gradients_are_clipped_together():
 @pytest.mark.quick_cases("{'global_clipnorm': 1000000000.0}")
 @pytest.mark.parametrize("clip", [{}, {"clipnorm": 1e9}, {"global_clipnorm": 1e9}], ids=str)
 def test_embeddings_learn_with_any_clipping_or_none(clip):
-    """TensorFlow gives the rows that were looked up, one of them twice, not a whole gradient."""
+    """TensorFlow's gradient has only the looked-up rows, one of them twice."""
     model = keras.Sequential([keras.Input([3], dtype="int32"), keras.layers.Embedding(4, 1)])
     optimizer = BertAdamW(1.0, weight_decay=0.0, epsilon=1e3, **{"global_clipnorm": None} | clip)
     model.compile(optimizer, loss=lambda y, outputs: keras.ops.sum(outputs, axis=(1, 2)))
@@ -146,7 +146,7 @@ def test_embeddings_learn_with_any_clipping_or_none(clip):
 
 
 def test_schedule_is_the_originals():
-    """polynomial_decay of the whole run, replaced by init * step / warmup while step < warmup."""
+    """Compares with polynomial_decay, and with init * step / warmup while step < warmup."""
     schedule = WarmupLinearDecay(peak=2.0, total_steps=50, warmup_steps=10)
     for step in range(60):
         expected = 2.0 * step / 10 if step < 10 else 2.0 * (1 - min(step, 50) / 50)
@@ -209,7 +209,7 @@ def test_adagrad_is_that_of_duchi_et_al():
 
 @pytest.mark.parametrize("total, fraction, ratio", [(100, 0.1, 32), (70, 0.3, 5), (30, 0.5, 1)])
 def test_slanted_triangular_is_the_papers(total, fraction, ratio):
-    """Howard and Ruder 2018, equation 3, written as it stands there."""
+    """Compares with Howard and Ruder 2018, equation 3."""
     schedule = SlantedTriangular(0.7, total, fraction, ratio)
     for t in range(total + 1):
         cut = int(np.floor(round(total * fraction, 9)))
@@ -230,13 +230,13 @@ def test_slanted_triangular_of_any_length_stays_in_its_bounds():
             SlantedTriangular(**{"peak": 1.0, "total_steps": 9, **wrong})
 
 
-# The third weight is a bias: it does not decay.
+# The third weight is a bias, so it does not decay.
 GROUPS = {"a": (0.25, 3), "bias": (0.5, 2)}
 SHAPES = {"a": (2, 3), "b": (5,), "bias": (3,)}
 
 
 def three(groups, steps, split=None, **options):
-    """Steps of three weights, two of them in groups; the run is saved and resumed at `split`."""
+    """Takes steps on three weights, two of them in groups; saves and resumes at `split`."""
     rng = np.random.default_rng(7)
     variables = [
         keras.Variable(rng.normal(size=shape).astype("float32"), name=name)
@@ -293,7 +293,7 @@ def test_groups_follow_the_formula(clip, correct):
     seen, optimizer = three(GROUPS, 7, **options)
     for got, wanted in zip(seen, three_by_formula(GROUPS, 7, clip, correct, 0.1), strict=True):
         assert_close(got, wanted)
-    for i, begin in ((0, 3), (2, 2)):  # frozen, bit by bit, until its step
+    for i, begin in ((0, 3), (2, 2)):  # frozen until its step, bit for bit
         for step in range(8):
             assert np.array_equal(seen[step][i], seen[0][i]) is (step <= begin), step
     again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(optimizer))
@@ -319,11 +319,11 @@ def test_a_frozen_weight_keeps_its_means_and_hides_its_gradient():
     optimizer.apply([keras.ops.convert_to_tensor(g) for g in gradients], variables)
     assert_close(variables[0], np.ones(2), atol=0)
     assert_close(optimizer._means[0], np.zeros(2), atol=0)
-    assert_close(optimizer._means[1], 0.1 * gradients[1])  # not clipped by the other's
+    assert_close(optimizer._means[1], 0.1 * gradients[1])  # not clipped because of the other group
 
 
 def small_model():
-    """An "encoder" of embeddings, two blocks, a final norm and a pooler, under a layer."""
+    """Returns an "encoder" of embeddings, two blocks, a norm and a pooler, under a layer."""
     inputs = keras.Input((3,), dtype="int32")
     x = keras.layers.Embedding(7, 4, name="token_embedding")(inputs)
     for i in range(2):
@@ -354,7 +354,7 @@ def test_layer_groups_go_by_depth():
 
 
 def named_encoder(*names):
-    """An encoder of dense blocks with these names."""
+    """Returns an encoder of dense blocks with these names."""
     x = keras.Input((3, 4), name="vectors")
     inputs = {"vectors": x, "padding_mask": keras.Input((3,), dtype="bool", name="padding_mask")}
     layers = [x]
@@ -371,7 +371,7 @@ def named_encoder(*names):
     ids=str,
 )
 def test_blocks_of_other_names_are_refused(names):
-    """Else all rates would be the same, and all layers be transferred, whatever was asked for."""
+    """Otherwise all rates would be equal, and all layers transferred, despite the settings."""
     model = named_encoder(*names)
     assert layer_groups(model) == {}
     for options in ({"layer_decay": 0.5}, {"unfreeze_steps": 2}):
@@ -395,7 +395,7 @@ def test_blocks_of_known_names_are_found():
 
 
 def test_layer_groups_of_an_elmo():
-    """Howard and Ruder 2018: rates fall by 2.6 a layer; here over both directions."""
+    """Howard and Ruder 2018: rates fall by the factor 2.6 per layer, here in both directions."""
     elmo = ELMo(units=5, projection_dim=3, filters=[[1, 2]], character_dim=2, num_layers=3)
     groups = layer_groups(elmo, layer_decay=1 / 2.6, unfreeze_steps=7)
     for weight in elmo.trainable_weights:
@@ -407,7 +407,7 @@ def test_layer_groups_of_an_elmo():
 
 @pytest.mark.full
 def test_groups_work_in_fit_and_after_a_reload(tmp_path):
-    """One compilation for all that is frozen and unfrozen; TensorFlow's sparse gradients too."""
+    """Freezing and unfreezing need one compilation, also with TensorFlow's sparse gradients."""
     x = np.random.default_rng(0).integers(0, 7, (8, 3))
     y = np.ones((8, 3, 2))
 
@@ -457,7 +457,7 @@ def float64():
     lambda: BertAdamW(WarmupCosineDecay(1e-2, 10, 2), gradient_accumulation_steps=2, use_ema=True),
 ], ids=["linear", "square root", "triangular", "cosine"])  # fmt: skip
 def test_weights_of_two_types_learn_under_float64(float64, make):
-    """A head's output layer is float32 over an encoder of float64; all have one norm."""
+    """A float32 output layer over a float64 encoder shares one gradient norm."""
     inputs = keras.Input((3,))
     hidden = keras.layers.Dense(4)(inputs)
     model = keras.Model(inputs, keras.layers.Dense(1, dtype="float32")(hidden))
@@ -544,7 +544,7 @@ def test_the_name_of_a_layer_does_not_end_decay(path, decays):
 
 @pytest.mark.backend_neutral
 def test_which_weights_of_the_models_decay():
-    """BERT's rule, without biases and norms; and without what is a bias or a scale in others."""
+    """BERT's rule excludes biases and norms, and the biases and scales of other models."""
     from keras_plm.heads import CRFTagger, Tagger
     from keras_plm.heads.readers import BiLSTM
     from keras_plm.heads.task_network import Placement

@@ -1,4 +1,4 @@
-"""Few shapes in prediction, evaluation and feature extraction: JAX compiles each of them."""
+"""Prediction, evaluation and feature extraction use few shapes, because JAX compiles each."""
 
 import gc
 import weakref
@@ -59,7 +59,7 @@ HEADS = {
 
 
 def watched(model, monkeypatch):
-    """The shapes of all that a model reads, as they come."""
+    """Records the shapes of a model's inputs, in order."""
     seen, reads = [], model.predict_on_batch
 
     def predict_on_batch(x):
@@ -80,7 +80,7 @@ def test_texts_of_many_lengths_have_few_shapes(name, monkeypatch):
         others = {k: [v(count)] if callable(v) else v for k, v in more.items()}
         found.append(model.predict([text_of(count)], probabilities=score, **others)[0])
     assert len(set(seen)) <= 6
-    # All at once, and in as many shapes as lengths.
+    # All texts at once, without a limit on shapes.
     many = {k: [v(n) for n in COUNTS] if callable(v) else v * 13 for k, v in more.items()}
     together = model.predict([text_of(n) for n in COUNTS], probabilities=score, **many)
     exact = list(range(4, 161))
@@ -122,7 +122,7 @@ def test_features_of_many_lengths_have_few_shapes(kind, pool, monkeypatch):
         words = outputs[0, real][1:-1] if pool is None else outputs[0, real].mean(axis=0)
         assert_close(found, words, atol=2e-3)  # float16
     assert len(set(seen)) <= 6 and len(seen) == len(COUNTS)
-    assert _EVERY_LAYER[model][1] is reader  # what is compiled of it serves all calls
+    assert _EVERY_LAYER[model][1] is reader  # all calls share the compiled function
 
 
 def test_features_are_those_of_the_weights_that_there_are_now():
@@ -138,7 +138,7 @@ def test_features_are_those_of_the_weights_that_there_are_now():
         gone = weakref.ref(again)
         del again
         gc.collect()
-        assert gone() is None  # the models of all layers keep no encoder alive
+        assert gone() is None  # cached models do not keep the encoder alive
 
 
 def test_stored_features_of_many_lengths_have_few_shapes(tmp_path):

@@ -1,4 +1,4 @@
-"""Several processes learn what one does, and none waits for another without a limit."""
+"""Several processes train like one, and waits between processes have a limit."""
 
 import keras
 import numpy as np
@@ -50,7 +50,7 @@ print(distribution.num_devices, *history["loss"])
 @pytest.mark.full
 @pytest.mark.skipif(BACKEND == "tensorflow", reason="has one process")
 def test_what_processes_do_not_share_is_said():
-    """Batches of other seeds; under torch also that another hangs, under JAX other weights."""
+    """Errors report batches with other seeds, hanging processes (torch) and other weights (JAX)."""
     script = """
 import sys
 import time
@@ -138,9 +138,9 @@ model.fit(parts, epochs=2, callbacks=[hangs], verbose=0)
         assert "call `set_seed` with one seed in each" in out
         assert f"Received: other weights in process {number} of 2" in out
         said.append(err)
-    # The first that ends may take the other with it.
+    # The first process to end may end the other one.
     (ended,) = [err for err in said if "A step must end within 3 s" in err][:1]
-    assert "keras/src/backend/jax/trainer.py" in ended  # where it stood
+    assert "keras/src/backend/jax/trainer.py" in ended  # the position in the code
 
 
 def test_what_several_processes_would_each_train_alone_is_refused(monkeypatch):
@@ -178,7 +178,7 @@ if distribution.is_chief:
 @pytest.mark.full
 @pytest.mark.skipif(BACKEND == "tensorflow", reason="has one device here")
 def test_losses_that_are_sums_stay_sums():
-    """torch averages gradients over its processes."""
+    """torch averages gradients over processes, which must not change sums."""
     (one,) = lines(begun(SUMS))
     if BACKEND == "jax":
         (two,) = lines(begun(SUMS, devices=2))
@@ -213,7 +213,7 @@ except TimeoutError as error:
 
 @pytest.mark.skipif(BACKEND == "torch", reason="torchrun is torch's own")
 def test_processes_of_torchrun_need_torch(monkeypatch):
-    """Each would train a model of its own, in silence."""
+    """Otherwise each process would silently train its own model."""
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ValueError, match="KERAS_BACKEND=torch, or.*2 processes under"):

@@ -1,4 +1,4 @@
-"""A stopped and resumed run ends as one that never stopped."""
+"""A stopped and resumed run ends like an uninterrupted one."""
 
 import errno
 import json
@@ -40,7 +40,7 @@ def test_resume_is_exact_with_dropout_within_an_epoch(stream, tmp_path):
     stopped.fit(batches, epochs=9, callbacks=[state, Seen(epoch + 2)], verbose=0)
     assert state.steps == epoch + 2
 
-    resumed, batches = start(stream, seed=99)  # nothing of the new process matters
+    resumed, batches = start(stream, seed=99)  # the state of the new process has no effect
     state = TrainingState(tmp_path / "run", batches)
     assert state.restore(resumed)
     assert state.steps == batches.step == epoch + 2
@@ -64,7 +64,7 @@ def test_saves_as_it_goes(stream, tmp_path):
 
 
 def trained(stream, folder, steps, **options):
-    """The names of the saved states after this number of steps."""
+    """Returns the names of the saved states after this number of steps."""
     model, batches = start(stream)
     state = TrainingState(folder, batches, **{"every_steps": 1, **options})
     model.fit(batches, epochs=9, callbacks=[state, Seen(steps)], verbose=0)
@@ -76,7 +76,7 @@ def test_the_last_ones_are_kept(stream, tmp_path):
     names = trained(stream, tmp_path / "two", 5)
     assert names == ["state-000004.safetensors", "state-000005.safetensors"]
     names = trained(stream, tmp_path / "by", 5, every_steps=2, keep=9, every_seconds=None)
-    assert names == [f"state-00000{i}.safetensors" for i in (2, 4, 5)]  # 5: the end
+    assert names == [f"state-00000{i}.safetensors" for i in (2, 4, 5)]  # step 5 is the end
     assert has_state(tmp_path / "by") and not has_state(tmp_path)
     killed = subprocess.Popen([sys.executable, "-S", "-c", ""])
     killed.wait()
@@ -117,7 +117,7 @@ def test_a_damaged_state_falls_back_to_the_one_before(stream, tmp_path):
 
     assert restored() == 2
     header = 8 + struct.unpack("<Q", whole[:8])[0]
-    note = whole.index(b"steps") + 10  # the number, within JSON within JSON
+    note = whole.index(b"steps") + 10  # the number, in nested JSON
     places = [header, header + 4001, len(whole) - 1, note, whole.index(b"sha256") + 12]
     for place in places:
         flipped = bytearray(whole)
@@ -129,7 +129,7 @@ def test_a_damaged_state_falls_back_to_the_one_before(stream, tmp_path):
     with pytest.warns(UserWarning, match="state-000002.*Resuming from .*state-000001"):
         state = TrainingState(tmp_path, batches, every_steps=1)
         state.restore(model)
-    model.fit(batches, callbacks=[state, Seen(1)], verbose=0)  # writes a whole one in its place
+    model.fit(batches, callbacks=[state, Seen(1)], verbose=0)  # replaces it with a complete state
     assert restored() == 2
 
 
@@ -165,7 +165,7 @@ def test_a_full_disk_leaves_the_former_states_whole(stream, tmp_path, monkeypatc
 
 @pytest.mark.backend_neutral
 def test_a_state_of_before_is_restored(stream, tmp_path):
-    """As a version wrote it that kept one file, without a checksum and metrics."""
+    """Older versions kept one file, without a checksum and metrics."""
     from safetensors import safe_open
     from safetensors.numpy import save_file
 
@@ -222,7 +222,7 @@ def test_a_state_of_another_run_is_refused(stream, tmp_path, monkeypatch):
 
 @pytest.mark.full
 def test_metrics_are_those_of_whole_passes(tmp_path):
-    """Wherever a stop falls, with validation between the epochs that Keras counts."""
+    """A stop may fall anywhere, with validation between Keras' epochs."""
 
     def collate(rows, length, rng, epoch):
         return np.asarray(rows, "float32")[:, None], np.asarray(rows, "float32"), None
@@ -246,7 +246,7 @@ def test_metrics_are_those_of_whole_passes(tmp_path):
     whole, fitted = train(tmp_path / "whole", 99)
     assert len(whole) == 3 and set(whole[0]) == {"loss", "mae"}
     assert [epoch["mae"] for epoch in whole] == fitted["mae"]
-    history, fitted = train(tmp_path / "stopped", 2, 6, 99)  # in the first pass, in the second
+    history, fitted = train(tmp_path / "stopped", 2, 6, 99)  # one stop in each pass
     assert history == whole
     assert fitted["mae"][-1] == whole[-1]["mae"]
     assert train(tmp_path / "at_an_end", 5, 99)[0] == whole
@@ -257,7 +257,7 @@ def test_metrics_are_those_of_whole_passes(tmp_path):
 @pytest.mark.full
 @pytest.mark.split_to("torch")  # `python -m benchmarks check resume` kills runs of each backend
 def test_killed_runs_go_on_bit_for_bit(tmp_path):
-    """Kill -9 from outside, again and again, at any moment of a step or a write."""
+    """Sends SIGKILL repeatedly, at any moment of a step or a write."""
     from benchmarks.checks.resume import STEPS, differences, run
 
     assert run(tmp_path / "whole") == (STEPS, False)

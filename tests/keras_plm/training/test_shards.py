@@ -1,4 +1,4 @@
-"""Batches in parts, of devices and of steps, hold what the batches hold."""
+"""Shards of batches, for devices and micro-batches, together have the rows of the batches."""
 
 import keras
 import numpy as np
@@ -21,10 +21,10 @@ def test_parts_of_batches_hold_what_the_batches_hold():
         assert len(joined[0]) == 6 and len(of_parts[0][1]) == 3
         rows = np.concatenate([part.rows(i) for part in parts])
         assert (rows[:4] == whole.rows(i)).all() and (rows[4:] == -1).all()
-        np.testing.assert_array_equal(joined[0][:4], x["row"])  # and drawn as they were
+        np.testing.assert_array_equal(joined[0][:4], x["row"])  # with the same random draws
         noise = np.concatenate([p[0]["noise"] for p in of_parts])
         np.testing.assert_array_equal(noise[:4], x["noise"])
-        # The mean over all rows is that of the whole, padding included.
+        # The mean over all rows equals that of the whole batch, including padding.
         assert_close((joined[2] * joined[1]).sum() / 6, (weights * y).sum() / 4)
         assert not joined[2][4:].any()
 
@@ -60,7 +60,7 @@ def test_batches_in_parts_hold_what_the_batches_hold(order):
         rows = np.concatenate([part.rows(2 * i + k) for k in range(2) for part in parts])
         assert (rows[:4] == whole.rows(i)).all() and (rows[4:] == -1).all()
     part = batches().in_micro_batches(2)
-    part.step = 2 * len(whole) + 1  # the second part of the first batch of the second pass
+    part.step = 2 * len(whole) + 1  # the second micro-batch of the first batch of the second pass
     whole.step = len(whole)
     np.testing.assert_array_equal(part[0][1], whole[0][1][2:])
     with pytest.raises(
@@ -76,14 +76,14 @@ def test_batches_in_parts_hold_what_the_batches_hold(order):
 @pytest.mark.parametrize("read_before", [True, False])
 @pytest.mark.parametrize("order", ["shard first", "accumulate first"])
 def test_weights_average_1_whatever_was_parted_before_and_after(order, read_before, training):
-    """11 rows in 3 batches of 4: in 2 parts over 6 devices, each batch is filled up to 12 rows."""
+    """11 rows in 3 batches of 4, in 2 parts over 6 devices: each batch is padded to 12 rows."""
     whole = batches(training=training)
     steps = [lambda b, i: b.sharded(Parted(i)), lambda b, i: b.in_micro_batches(2)]
     found = []
     for process in range(2):
         made = whole
         for step in steps if order == "shard first" else steps[::-1]:
-            if read_before:  # scales and plans are known then
+            if read_before:  # then scales and plans are cached
                 made[0], made[len(made) - 1]
             made = step(made, process)
         found.append([made[i] for i in range(len(made))])
@@ -100,7 +100,7 @@ def test_weights_average_1_whatever_was_parted_before_and_after(order, read_befo
 
 @pytest.mark.backend_neutral
 def test_a_shard_is_parted_further():
-    """What `shard` parts may be accumulated too: 6 rows in 2 parts of 2 processes are 8."""
+    """Shards can be split into micro-batches: 6 rows in 2 parts for 2 processes become 8."""
     parts = [batches(batch_size=6, shard=(i, 2)).in_micro_batches(2) for i in range(2)]
     of_batch = [part[k] for part in parts for k in range(2)]
     weights = np.concatenate([b[2] for b in of_batch])
@@ -134,7 +134,7 @@ def test_batches_in_parts_make_the_steps_of_whole_batches():
         return [np.asarray(w) for w in model.get_weights()]
 
     whole = trained(1)
-    for parts in (2, 3):  # of 4 rows: filled up
+    for parts in (2, 3):  # 4 rows, padded if necessary
         for one, other in zip(trained(parts), whole, strict=True):
             assert_close(one, other, atol=1e-6)
 

@@ -1,4 +1,4 @@
-"""Adding a task, a layer choice and a method: one definition each, and the rest follows."""
+"""A new task, layer choice or method needs one definition each."""
 
 import dataclasses
 
@@ -41,7 +41,7 @@ FILES = {split: f"letters/{split}.csv" for split in ("train", "dev", "test")}
 
 
 def read_letters(folder, split):
-    """Texts and labels of a CSV file."""
+    """Reads texts and labels from a CSV file."""
     return read_table(find_file(folder, FILES[split]), "text", "has_a")
 
 
@@ -83,7 +83,7 @@ def test_a_layer_choice_is_a_row(monkeypatch):
     assert head.layer_choice == LAYER_CHOICES["first_and_last"]
 
 
-# A method: a frozen dataclass; here one that overrides a single step of fine-tuning.
+# A method: a frozen dataclass, which here overrides a single step of fine-tuning.
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BiasesOnly(FineTune):
     """Fine-tunes the encoder's biases and the output layer.

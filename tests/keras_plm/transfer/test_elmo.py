@@ -1,4 +1,4 @@
-"""ELMo at work: features in their places, fine-tuning by depth, pairs, folders."""
+"""Tasks with ELMo: placement of features, fine-tuning by depth, pairs, folders."""
 
 import warnings
 
@@ -123,7 +123,7 @@ def test_layers_are_compared():
         Characters(),
         {"train": TEXTS, "dev": TEXTS, "test": TEXTS},
         Classifier,
-        FeatureBased(layers="mix", epochs=1, penalty=0.01),  # which single layers have not
+        FeatureBased(layers="mix", epochs=1, penalty=0.01),  # single layers have no penalty
         choices=["embeddings", "layer_1", "top", "mix"],
         seeds=1,
     )

@@ -19,8 +19,8 @@ from keras_plm.transfer.layer_choices import distinct_choices
 from tests.helpers.small_encoders import LABELS, TOKENIZER, encoder, texts
 
 ROWS = ["a b", "c", "d e f", "a"]
-# Checks of scikit-learn that pass no numbers to the estimator. All others fit 2-D arrays of floats,
-# which are no texts; what they check is checked below on texts.
+# scikit-learn's checks that pass no numbers to the estimator. All others fit 2-D arrays of floats,
+# which are not texts. The tests below check the same properties on texts.
 CHECKS = [
     "check_do_not_raise_errors_in_init_or_set_params",
     "check_estimator_cloneable",
@@ -42,7 +42,7 @@ def extractor(**options):
 @pytest.mark.backend_neutral
 @pytest.mark.filterwarnings("ignore:Can't test estimator")
 def test_passes_the_checks_of_scikit_learn():
-    estimator_checks.check_estimator(extractor())  # by its tags: texts, not 2-D arrays
+    estimator_checks.check_estimator(extractor())  # its tags declare texts, not 2-D arrays
     for name in CHECKS:
         getattr(estimator_checks, name)("FeatureExtractor", extractor())
 
@@ -52,7 +52,7 @@ def test_texts_are_transformed_as_scikit_learn_expects():
     model = extractor(layers=LayerChoice(1, -1))
     before = list(ROWS)
     params = model.get_params()
-    wanted = model.transform(ROWS)  # without `fit`, as its tags say
+    wanted = model.transform(ROWS)  # without `fit`, as its tags allow
     assert model.fit(ROWS) is model and not [name for name in vars(model) if name.endswith("_")]
     assert before == ROWS
     assert model.get_params() == params
@@ -60,7 +60,7 @@ def test_texts_are_transformed_as_scikit_learn_expects():
         np.testing.assert_array_equal(given, wanted)  # idempotent
     order = [2, 0, 3, 1]
     np.testing.assert_array_equal(model.transform([ROWS[i] for i in order]), wanted[order])
-    for i, text in enumerate(ROWS):  # each alone
+    for i, text in enumerate(ROWS):  # one by one
         np.testing.assert_allclose(model.transform([text])[0], wanted[i], atol=1e-2)
     names = model.get_feature_names_out()
     assert names.tolist() == [f"featureextractor{i}" for i in range(48)]
@@ -100,7 +100,7 @@ def test_works_on_a_column_of_a_table():
 @pytest.mark.compiles
 @pytest.mark.parametrize("layers", [(0, -1), (-1, 0), (2, 0, 3), (1,), (3, 1)], ids=str)
 def test_any_layers_in_any_order(layers, tmp_path):
-    """By hand from the encoder's outputs."""
+    """Compares with a computation by hand from the encoder's outputs."""
     model = encoder(num_layers=3)
     texts_given = [["a", "b", "c"], ["d"]]
     packed = TOKENIZER.pack(texts_given)

@@ -1,4 +1,4 @@
-"""Files of a feature store: damage, full disks, several processes and killed ones."""
+"""Files of a feature store: damage, full disks, several processes, and kills."""
 
 import json
 import os
@@ -21,12 +21,12 @@ COUNTS = [2, 3]
 def written(folder, parts=None):
     with _feature_files.writing(folder, SHAPE, COUNTS, parts) as array:
         array[:] = np.arange(60).reshape(SHAPE)
-    _feature_files._checked.clear()  # as a new process
+    _feature_files._checked.clear()  # like in a new process
     return folder
 
 
 def replaced(folder, name, **arrays):
-    """Another array in the place of one, and a manifest that fits it: a forged or mixed store."""
+    """Replaces an array and its manifest entry, as in a forged or mixed store."""
     np.save(folder / name, arrays["array"])
     about = json.loads((folder / "manifest.json").read_text())
     names = list(about["files"])
@@ -105,7 +105,7 @@ def test_damaged_features_are_computed_again(damage, tmp_path):
     (folder,) = (path for path in tmp_path.iterdir() if path.is_dir())
     damage(folder)
     _feature_files._checked.clear()
-    with pytest.warns(UserWarning, match=f"computed again: .*{folder}"):
+    with pytest.warns(UserWarning, match=f"recomputed: .*{folder}"):
         again = build()
     np.testing.assert_array_equal(again.array, right)
     assert np.array_equal(build().array, right) and again.counts.tolist() == [1, 1]
@@ -136,7 +136,7 @@ def test_what_killed_processes_left_is_removed(tmp_path):
         )
         subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
     left = {path.name for path in tmp_path.glob("*.tmp")}
-    assert left == {f"{other}.99999999.0123abcd.tmp", mine.name}  # one is being written
+    assert left == {f"{other}.99999999.0123abcd.tmp", mine.name}  # another process is writing one
 
 
 SETUP = """

@@ -1,4 +1,4 @@
-"""GPT's way to solve tasks: the auxiliary objective, layers transferred, the heads it brought."""
+"""Tasks with GPT: the auxiliary objective, transferred layers, and its heads."""
 
 import keras
 import numpy as np
@@ -47,7 +47,7 @@ def chosen(count=48, seed=0):
 
 
 def log_probabilities(encoder, token_ids):
-    """Of each next token, in float64 from the encoder's last layer and its table."""
+    """Computes them for each next token in float64, from the encoder's last layer and table."""
     inputs = {"token_ids": token_ids, "padding_mask": np.ones_like(token_ids, bool)}
     hidden = to_numpy(encoder(inputs)["sequence"]).astype("float64")
     table = to_numpy(encoder.token_embedding.embeddings).astype("float64")
@@ -62,7 +62,7 @@ class TestTheAuxiliaryObjective:
 
     @pytest.mark.compiles
     def test_is_the_sum_of_both_losses(self):
-        """Equation 5, L3 = L2 + 0.5 L1, each in loops over texts and tokens."""
+        """Compares with equation 5, L3 = L2 + 0.5 L1, in loops over texts and tokens."""
         head, model = self.both()
         model.compile("sgd")
         examples = texts(5)
@@ -148,7 +148,7 @@ def test_fine_tunes_predicts_and_reloads(weight, tmp_path):
 @pytest.mark.full
 @pytest.mark.backend_neutral
 def test_fine_tunes_in_bfloat16():
-    """As the suites do: the weights stay float32, both losses are finite."""
+    """As in the suites, weights stay float32 and both losses are finite."""
     model = gpt(dtype="mixed_bfloat16")
     method = FineTune(**{**GPT_SETTINGS, **FAST, "language_model_weight": 0.5})
     fitted = method.fit(model, Classifier, TOKENIZER, texts(), texts(16, seed=1))
@@ -244,7 +244,7 @@ class TestRegressor:
 
     @pytest.mark.compiles
     def test_scores_beyond_the_range_are_scored(self):
-        """Of examples that are evaluated, not of those that train."""
+        """Evaluation accepts such scores, training does not."""
         head = Regressor(gpt(len(TOKENIZER)), (1, 5), tokenizer=TOKENIZER, dropout=0.0)
         head.compile("sgd")
         examples = [Example("a b", 0.0), Example("c", 7)]
@@ -264,7 +264,7 @@ class TestRegressor:
         dev = [*scored(16, 1), Example("a b", -1.0, "c"), Example("c", 9.0, "d")]
         fitted = method.fit(gpt(), Regressor, TOKENIZER, scored(), dev)
         expected = metrics.pearson_correlation([e.label for e in dev], fitted.predict(dev))
-        # Features are kept in float16.
+        # Features are stored in float16.
         assert fitted.training_log["dev_score"] == pytest.approx(expected, abs=2e-2)
 
     @pytest.mark.backend_neutral
@@ -315,9 +315,7 @@ class TestMultipleChoice:
     @pytest.mark.backend_neutral
     def test_what_does_not_fit_is_named(self):
         head = MultipleChoice(gpt(len(TOKENIZER)), range(3), tokenizer=TOKENIZER)
-        with pytest.raises(
-            ValueError, match="Each example has 3 choices here.*example 1 with None"
-        ):
+        with pytest.raises(ValueError, match="Each example needs 3 choices.*example 1 with None"):
             head.predict([chosen(1)[0], Example("a")])
         with pytest.raises(ValueError, match=r"Received: example 0 with \['a', 'b'\]"):
             head.batches([Example("a", 0, choices=["a", "b"])])
@@ -364,7 +362,7 @@ class TestTransferOfLayers:
         before = model.get_weights()
         head = Classifier(keep_pretrained_layers(model, 2), ["no", "yes"], tokenizer=TOKENIZER)
         head.compile(BertAdamW(1e-2))
-        head.fit(head.batches(texts(16)), verbose=0)  # on JAX this gives arrays away
+        head.fit(head.batches(texts(16)), verbose=0)  # JAX donates arrays here
         assert_close(model.get_weights(), before, atol=0)
 
     @pytest.mark.backend_neutral

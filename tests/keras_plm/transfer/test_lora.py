@@ -30,7 +30,7 @@ def thin(model):
 
 @pytest.mark.compiles
 def test_a_matrix_has_a_product_added():
-    """x (W + A B) + b, by hand in a copy whose W is changed instead."""
+    """Compares x (W + A B) + b with a copy that has a changed W."""
     ids = np.array([[2, 5, 6, 7, 3]], "int32")
     inputs = {"token_ids": ids, "segment_ids": ids * 0, "padding_mask": ids > 0}
     plain, adapted = encoder(), encoder()
@@ -63,11 +63,11 @@ def test_fine_tuning_moves_attention_alone(precision, tmp_path):
     assert moved == kernels
     for path in kernels:
         assert np.linalg.matrix_rank(after[path] - before[path], tol=1e-5) == 2
-    learned = layers * (16 * 2 + 2 * 48) + 16 * 2 + 2  # and the output layer
+    learned = layers * (16 * 2 + 2 * 48) + 16 * 2 + 2  # plus the output layer
     assert fitted.training_log["learned_weights"] == learned
     assert not thin(fitted) and len(fitted.trainable_weights) == len(fitted.weights)
     if layers == 1:
-        return  # one of the two is enough to save
+        return  # saving one of the two is enough
     fitted.save(tmp_path / "model.keras")
     again = keras.saving.load_model(tmp_path / "model.keras")
     assert_close(
@@ -96,7 +96,7 @@ def test_a_gpt_learns_beside_its_language_model():
     assert len(fitted.predict(gpt_texts(5))) == 5
     after = arrays(fitted.encoder)
     for path, before in arrays(model).items():
-        rows = len(before) if path.startswith("token_embedding") else None  # new tokens come last
+        rows = len(before) if path.startswith("token_embedding") else None  # new tokens: last
         same = np.array_equal(before, after[path][:rows])
         assert same != path.endswith("query_key_value/kernel"), path
     fitted = FineTune(**FAST).fit(gpt(num_layers=1), Classifier, PIECES, pairs(16))
@@ -134,7 +134,7 @@ def test_bad_input_is_explained():
 
 @pytest.mark.compiles
 def test_features_follow_the_matrices():
-    """A traced program that is kept would give the features of an encoder without them."""
+    """A cached traced program would return the features of the encoder without LoRA."""
     model = encoder()
     extract_features(model, TOKENIZER, ["a b c"], pool="mean", layers="last")
     for layer in model._flatten_layers():

@@ -88,9 +88,7 @@ def test_choices_that_read_the_same_are_named_once():
     assert every_choice(shallow)[-3:] == ["layer_0", "layer_1", "layer_2"]
     names = distinct_choices(shallow)
     assert "weighted_sum_all" not in names and "weighted_sum_last_four" in names
-    assert (
-        "layer_0" not in names and "layer_1" not in names
-    )  # these are the embeddings and the second-to-last layer
+    assert "layer_0" not in names and "layer_1" not in names  # embeddings, second to last
 
 
 @pytest.mark.parametrize("pool", [None, "cls", "mean", "max"])
@@ -205,7 +203,7 @@ def test_fine_tuning_leaves_the_given_encoder_alone(head, examples):
 
 
 class TestFineTuningOfAnELMo:
-    """Rates by layer, gradual unfreezing, slanted triangular rates: Peters, Ruder and Smith 2019."""
+    """Rates by layer, unfreezing, slanted triangular rates: Peters, Ruder and Smith 2019."""
 
     OPTIONS = {
         "schedule": "slanted_triangular", "layer_decay": 0.5, "unfreeze_epochs": 1, "pool": "max"
@@ -506,7 +504,7 @@ def test_bad_input_is_explained():
         extract_features(encoder(), TOKENIZER, "a b")
     with pytest.raises(ValueError, match="weighted sum is learned"):
         extract_features(encoder(), TOKENIZER, ["a"], "weighted_sum_all")
-    # In training, an error names a label that the head lacks and its position; otherwise it is wrong.
+    # In training, an error names a label that the head lacks; elsewhere the label counts as wrong.
     dev = [dataclasses.replace(texts(1)[0], label="maybe", where="dev.csv:3")]
     fitted = FineTune(**{**FAST, "epochs": 1}).fit(encoder(), Classifier, TOKENIZER, texts(16))
     with pytest.raises(ValueError, match="dev.csv:3: .*'maybe'"):

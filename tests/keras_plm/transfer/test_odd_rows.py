@@ -1,4 +1,4 @@
-"""One unusual example does not end a training, a prediction or an extraction of features."""
+"""One unusual example does not abort training, prediction or feature extraction."""
 
 import warnings
 
@@ -49,7 +49,7 @@ ODD = {
                 Example("b", [], pair="a b", starts=[]),
                 Example("b", ["a"], pair=f"a {LONG}", starts=[0])],
 }  # fmt: skip
-IN_FULL = (pytest.mark.full, pytest.mark.split_to("torch"))  # the networks that are slow to build
+IN_FULL = (pytest.mark.full, pytest.mark.split_to("torch"))  # networks that build slowly
 CASES = [
     (FineTune(**FAST), Classifier, "texts"),
     (FeatureBased(**FAST), Classifier, "texts"),
@@ -82,7 +82,7 @@ def test_it_is_trained_on_and_predicted(method, head, kind):
     assert len(predicted) == 1 + len(ODD[kind])
     if kind == "words":
         assert [len(tags) for tags in predicted[1:]] == [len(e.text) for e in ODD[kind]]
-    for example in ODD[kind]:  # by itself
+    for example in ODD[kind]:  # one at a time
         assert len(model.predict([example])) == 1
 
 
@@ -109,7 +109,7 @@ def test_cut_texts_are_warned_of():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         PackedExamples(texts[:1], TOKENIZER, max_length=12)
-        # Tagged words go in windows.
+        # Words to tag are split into windows.
         PackedExamples([Example(LONG.split(), ["X"] * 56)], TOKENIZER, ["X"], 12)
 
 
@@ -119,11 +119,11 @@ def test_cut_texts_are_warned_of():
      (Characters(), True, 23, 10), (Characters(), True, 303, 64)],
 )  # fmt: skip
 def test_a_question_that_leaves_no_room_is_cut(tokenizer, apart, max_length, kept):
-    """To 64 tokens as in run_squad.py, or to half of a row where that is less."""
+    """Questions are truncated to 64 tokens as in run_squad.py, or to half of a row if shorter."""
     words = (LETTERS * 50)[: 150 if kept == 200 else 300]
     asked = Example(" ".join(words), ["c d"], pair="a b c d", starts=[4], where="f:7")
     others = [Example("a b", ["a"], pair="a b c d", starts=[0])]
-    if kept == 200:  # there is room
+    if kept == 200:  # the question fits
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             windows = Windows([asked], tokenizer, max_length, apart=apart)

@@ -1,4 +1,4 @@
-"""Text prepared apart from pre-training."""
+"""Preparing text separately from pre-training."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The command `pretrain` for ELMo, and going on with an encoder on other text."""
+"""The command `pretrain` for ELMo, and further training of an encoder on other text."""
 
 import dataclasses
 import json
@@ -74,7 +74,7 @@ def test_elmo_is_pretrained_and_resumed(flags, tmp_path, capsys):
 @pytest.mark.full
 @pytest.mark.backend_neutral
 def test_a_stop_changes_nothing(flags, tmp_path, monkeypatch):
-    """Weights, states that are carried and the place in the text are those of a run in one go."""
+    """Weights, carried states and position in the text equal those of an uninterrupted run."""
 
     def run(name, stop=None):
         command = [
@@ -226,7 +226,7 @@ def test_a_tasks_text_is_written_for_pretraining(tmp_path, capsys):
 
 @pytest.fixture
 def of_bert(tmp_path):
-    """The command that pre-trains a small BERT on a text in a folder of that name."""
+    """Returns the command that pre-trains a small BERT on a text, in a folder of this name."""
     text = tmp_path / "text.txt"
     text.write_text("a cat sat . it ran .\n\nwe saw a dog , a cat and a bird .\nit sang .\n\n" * 30)
 
@@ -252,7 +252,7 @@ def test_batches_in_parts_and_blocks_made_again_learn_the_same(of_bert, tmp_path
     end = Meter.on_train_batch_end
 
     def stopped(self, batch, logs=None):
-        if self.state.steps == 14:  # the second part of the fifth step
+        if self.state.steps == 14:  # the second micro-batch of the fifth step
             self.stop.number = signal.SIGINT
         end(self, batch, logs)
 
@@ -287,7 +287,7 @@ def test_float16(of_bert, tmp_path, capsys):
 @pytest.mark.full
 @pytest.mark.backend_neutral
 def test_several_devices_make_one_encoder(of_bert, tmp_path):
-    """As `python` or `torchrun` begin them, each in processes of its own."""
+    """`python` or `torchrun` starts the devices, each run in separate processes."""
     assert main(of_bert("one")) == 0
     devices = "all" if keras.backend.backend() == "torch" else "2"
     done = on_two_devices(of_bert("several", "--devices", devices), tmp_path)
@@ -322,7 +322,7 @@ def test_models_of_a_setting_are_data_and_begin_its_help():
     assert fields["unroll_steps"].metadata["models"] == ("elmo",)
     assert help_of(fields["unroll_steps"]) == "elmo: " + fields["unroll_steps"].metadata["help"]
     assert help_of(fields["seed"]) == fields["seed"].metadata["help"]
-    other = {int: 3, float: 0.25, bool: None, str: "lines"}  # values that are no defaults
+    other = {int: 3, float: 0.25, bool: None, str: "lines"}  # values that differ from defaults
     for name, field in fields.items():
         for model in SIZES if field.metadata["models"] else ():
             kind = type(field.default)
@@ -334,7 +334,7 @@ def test_models_of_a_setting_are_data_and_begin_its_help():
 
 @pytest.mark.backend_neutral
 def test_the_words_of_a_help_text_restrict_nothing():
-    """A text that begins with a model's name is a text; which models may be asked is data."""
+    """A help text that begins with a model's name restricts nothing; data lists valid models."""
 
     @dataclasses.dataclass(frozen=True)
     class Reworded(Pretraining):

@@ -1,4 +1,4 @@
-"""Pre-training that a signal or a kill stops, and two runs of one folder."""
+"""Pre-training stopped by a signal or a kill, and two runs in one folder."""
 
 import json
 import os
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.backend_neutral
 
 TEXT = "A cat sat.\nIt ran.\n\nWe saw a dog, a cat and a bird.\nThe end.\n\n" * 30
 FLAGS = {"size": "tiny", "tokens": 384, "tokens_per_batch": 64, "max_length": 16}
-# Runs in processes of their own, too.
+# Also runs in separate processes.
 SETUP = f"""
 import tensorflow  # Keras imports it late, each process anew
 from keras_plm.experiments.pretraining.prepare import prepare
@@ -39,7 +39,7 @@ SIGNALS = [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder of prepared text."""
+    """A folder with prepared text."""
     (tmp_path / "work").mkdir()
     (tmp_path / "text.txt").write_text(TEXT)
     prepare(
@@ -64,7 +64,7 @@ def weights(out):
 
 
 def assert_whole(out, wanted, steps=6):
-    """The encoder, its note and the run's settings are of one finished run."""
+    """Checks that encoder, note and settings belong to one finished run."""
     for a, b in zip(weights(out), wanted, strict=True):
         np.testing.assert_array_equal(a, b)
     note = json.loads((out / "pretraining.json").read_text())
@@ -77,7 +77,7 @@ def assert_whole(out, wanted, steps=6):
 def test_a_signal_ends_it_after_a_whole_step(
     number, status, command, folder, capsys, monkeypatch, request
 ):
-    before = signal.signal(number, signal.default_int_handler)  # `nohup` ignores one
+    before = signal.signal(number, signal.default_int_handler)  # `nohup` ignores SIGHUP
     request.addfinalizer(lambda: signal.signal(number, before))
     end = Meter.on_train_batch_end
 
@@ -101,7 +101,7 @@ def test_a_signal_ends_it_after_a_whole_step(
 
 @pytest.mark.full
 def test_real_processes_end_by_signals_and_resume(command, folder):
-    """SIGTERM, then SIGKILL, then the rest: together they are one run."""
+    """A run after SIGTERM and SIGKILL equals an uninterrupted run."""
     code = """
 import sys
 from keras_plm.cli.main import main
