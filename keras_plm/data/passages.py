@@ -19,7 +19,7 @@ from keras_plm.tokenizers.subwords import SubwordTokenizer, check_tokenizer
 
 MAX_LENGTH = 384  # google-research/bert, run_squad.py
 STRIDE = 128
-QUESTION_LENGTH = 64  # tokens kept if a question leaves no room; `max_query_length` there
+QUESTION_LENGTH = 64  # tokens of a cut question; run_squad.py, `max_query_length`
 
 
 class Windows:
@@ -167,7 +167,7 @@ class Windows:
             i = known.index(False)
             raise ValueError(
                 f"{place_of(examples[i], i)}Either all questions must have answers, or none; "
-                f"an unanswerable one needs `starts=[]`. Received: starts=None in example {i}"
+                f"mark no answer by `starts=[]`. Received: starts=None in example {i}"
             )
         tokens, asked = self._passages, [i for i, e in enumerate(examples) if len(e.label)]
         start = np.array([examples[i].starts[0] for i in asked], dtype=np.int64)

@@ -23,8 +23,8 @@ from keras_plm.files.locks import one_writer
 # Reasons of the system why a file cannot be written, and the fix of each.
 NO_ROOM = {
     errno.ENOSPC: ("the disk is full", "Free some space, or name a path on another disk."),
-    errno.EDQUOT: ("the quota is used up", "Free some space, or name a path of a larger quota."),
-    errno.EFBIG: ("files must not be so large here", "Raise the limit, see `ulimit -f`."),
+    errno.EDQUOT: ("the quota is used up", "Free some space, or name a path with a larger quota."),
+    errno.EFBIG: ("the file exceeds the size limit", "Raise the limit, see `ulimit -f`."),
     errno.EROFS: ("the file system is read-only", "Name a path that can be written."),
 }
 PATIENCE = 60  # seconds that a reader waits for a save to end
@@ -221,7 +221,7 @@ class NoRoom(OSError):
 
 
 @contextlib.contextmanager
-def explaining_no_room(path, needed=None, kept="What was there stays."):
+def explaining_no_room(path, needed=None, kept="Existing files are unchanged."):
     """Adds the file and the free space to errors of a full disk.
 
     Args:

@@ -270,7 +270,7 @@ def best_threshold(
     """Finds the threshold on the odds of no answer with the highest score.
 
     It follows `find_best_thresh` of evaluate-v2.0.py: a question with odds above the threshold has
-    no answer. Like the script it splits questions of equal odds, so the score may be too high.
+    no answer. Like the script it splits questions of equal odds, and the score may be too high.
 
     Args:
         scores: (N,) scores of the predictions, in [0, 1].

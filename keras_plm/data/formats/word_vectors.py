@@ -27,7 +27,7 @@ from keras_plm.files.sequences import as_list
 from keras_plm.files.writing import replacing
 
 FORMATS = ("word2vec", "binary", "glove")
-HEAD, BLOCK = 1 << 16, 1 << 20  # bytes of the first read, which shows the format, and of others
+HEAD, BLOCK = 1 << 16, 1 << 20  # bytes of the first read, to detect the format, and of others
 LONGEST_LINE = 1 << 24  # bytes
 NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?(nan|inf|infinity)", re.I)
 CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1f\x7f-\xff]")  # bytes that no number as text has
@@ -49,8 +49,8 @@ def read_vectors(
 
     - A row of text ends with D numbers, each after one space. The rest is the word. It may contain
       spaces, such as `. . .` in GloVe's 840B, but no number after a space. It may also be a single
-      space. The header gives D; without one the first row does, and its word is one field. A byte
-      order mark is skipped.
+      space. The header states D. Without a header, the first row decides D, with a word of one
+      field. A byte order mark is skipped.
     - In word2vec's binary, words may contain spaces if each row ends with a newline. word2vec
       writes it; gensim does not.
     - A first line of two whole numbers is a header.
@@ -106,9 +106,7 @@ def read_vectors(
         if len(header) == 2 and all(field.isdigit() for field in header):
             count, dim = map(int, header)
             if not dim:
-                raise ValueError(
-                    f"{path}:1: A vector needs a number or more. Received: {first!r}"
-                )
+                raise ValueError(f"{path}:1: A vector needs a number or more. Received: {first!r}")
             read = _read_binary if _is_binary(rest, dim) else _read_text
         else:
             count, dim, rest, read = None, _width(path, first), head, _read_text
@@ -280,8 +278,8 @@ def _spaced_word(line, dim, where, count):
 def _numbers(rows, dim, path):
     """Returns the numbers of `(line, text)` rows, (R, D)."""
     text = b" ".join([row for _, row in rows])
-    # NumPy reads two spaces as one. Without double spaces, each field that it can read gives at
-    # least one number: if their total is right, each row is right.
+    # NumPy reads two spaces as one. Without double spaces, each field that it can read yields at
+    # least one number: if the total is right, each row is right.
     if b"  " not in text:
         with contextlib.suppress(ValueError):
             numbers = np.fromstring(text, sep=" ")

@@ -162,7 +162,7 @@ def test_lists_and_labels_are_checked():
     with pytest.raises(TypeError, match="`tokenizer` must be"):
         Windows([Example("a", pair="b")], None)
     mixed = [Example("a", [], "b", starts=[]), Example("a", pair="b")]
-    with pytest.raises(ValueError, match="needs `starts=..`. Received: starts=None in example 1"):
+    with pytest.raises(ValueError, match="by `starts=..`. Received: starts=None in example 1"):
         Windows(mixed, PIECES)
 
 

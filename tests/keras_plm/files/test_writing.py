@@ -426,7 +426,7 @@ def test_a_file_that_may_not_be_larger_is_named(kind, tmp_path):
     assert process.returncode == 0, said
     number = errno.EFBIG
     assert said.startswith(f"{number} [Errno {number}] {tmp_path / 'folder'}"), said
-    assert "could not be written: files must not be so large here. What was there" in said
+    assert "could not be written: the file exceeds the size limit. Existing files" in said
     assert said.count("Received: ") == 1
     assert path.read_text() == "old" and names(path.parent) == ["a"]
 
