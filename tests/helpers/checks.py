@@ -215,7 +215,7 @@ def on_two_devices(arguments, folder):
         more = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
     elif backend == "torch":
         start = ["-m", "torch.distributed.run", "--nproc-per-node", "2", *start]
-    else:  # TensorFlow splits the processor only by a call
+    else:  # TensorFlow splits the processor only by a function call
         script = folder / "begin.py"
         script.write_text(
             "import sys\nimport tensorflow as tf\n"

@@ -12,7 +12,7 @@ from tests import ROOT
 
 pytestmark = pytest.mark.backend_neutral
 
-# A part imports only from its own files and from groups that are listed before its own.
+# A part imports only from its own files and from the groups above its own.
 GROUPS = [
     ["_version"],
     ["files"],

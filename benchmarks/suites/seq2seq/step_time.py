@@ -54,11 +54,11 @@ def models(width, vocabulary_size):
 class StepTimes:
     """Seconds of a training step by length, at equal weights and tokens per step."""
 
-    width: int = setting(128, "of the Transformer; the RNN gets as many weights")
-    vocabulary_size: int = setting(1000, "tokens")
-    lengths: tuple = setting((16, 32, 64, 128, 256, 512), "of source and target")
-    tokens: int = setting(2048, "of one side in a step")
-    repeats: int = setting(5, "time each so often, interleaved; the median counts")
+    width: int = setting(128, "width of the Transformer; the RNN gets as many weights")
+    vocabulary_size: int = setting(1000, "size of the vocabulary")
+    lengths: tuple = setting((16, 32, 64, 128, 256, 512), "lengths of source and target")
+    tokens: int = setting(2048, "tokens of one side per step")
+    repeats: int = setting(5, "time each model so often, in turn; the median counts")
     name = "step_times"
 
     @property
@@ -104,14 +104,16 @@ class StepTimes:
 class Copying:
     """Fraction of symbols copied correctly after training, by length, model and seed."""
 
-    width: int = setting(64, "of the Transformer; the RNN gets as many weights")
-    symbols: int = setting(16, "different symbols")
-    lengths: tuple = setting((4, 8, 16, 32, 64), "of the sequences: how far a symbol is carried")
-    steps: int = setting(1500, "of training, each at all lengths up to the longest")
-    tokens: int = setting(1024, "of one side in a step")
+    width: int = setting(64, "width of the Transformer; the RNN gets as many weights")
+    symbols: int = setting(16, "number of different symbols")
+    lengths: tuple = setting(
+        (4, 8, 16, 32, 64), "lengths of the sequences; steps to a symbol's copy"
+    )
+    steps: int = setting(1500, "training steps; the lengths take turns")
+    tokens: int = setting(1024, "tokens of one side per step")
     learning_rate: float = setting(2e-3, "highest learning rate; it falls to zero")
-    seeds: int = setting(3, "of weights and sequences")
-    test: int = setting(200, "sequences of each length to score")
+    seeds: int = setting(3, "number of seeds of weights and sequences")
+    test: int = setting(200, "score so many sequences of each length")
     name = "copying"
 
     @property

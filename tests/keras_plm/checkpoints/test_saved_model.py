@@ -1,4 +1,4 @@
-"""A SavedModel gives the same predictions from raw strings as Python."""
+"""A SavedModel predicts the same from raw strings as the model in Python."""
 
 import keras
 import numpy as np
