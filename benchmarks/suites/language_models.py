@@ -41,7 +41,7 @@ class Counts:
     """An n-gram model."""
 
     smoothing: str = setting("kneser_ney", f"one of {', '.join(SMOOTHINGS)}")
-    order: int = setting(3, "n")
+    order: int = setting(3, "order of the n-grams")
     limit: int = setting(0, "use at most so many tokens of the text (0: all)")
 
     @property
@@ -61,7 +61,7 @@ class Counts:
 class Neural:
     """The neural model; the suite also mixes it with n-grams."""
 
-    order: int = setting(5, "n")
+    order: int = setting(5, "order of the n-grams")
     embedding_dim: int = setting(60, "width of a word's vector")
     hidden_dim: int = setting(100, "width of the hidden layer")
     direct: bool = setting(False, "connections from the context to the output")

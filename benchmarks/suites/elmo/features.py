@@ -104,7 +104,7 @@ class Material:
         return str(folder), () if there else (Prerequisite(self.words, make),)
 
     def words_folder(self, given, data, features, progress):
-        """Returns the given folder of word vectors, or the default one; makes the default if missing."""
+        """Returns the given folder of word vectors, or the default, which it makes if missing."""
         folder = Path(given or self.words_path(features))
         if not given and not (folder / "config.json").is_file():
             progress(f"training word vectors on the books, for all runs: {folder}")

@@ -106,9 +106,7 @@ class Copying:
 
     width: int = setting(64, "width of the Transformer; the RNN gets as many weights")
     symbols: int = setting(16, "number of different symbols")
-    lengths: tuple = setting(
-        (4, 8, 16, 32, 64), "lengths of the sequences; steps to a symbol's copy"
-    )
+    lengths: tuple = setting((4, 8, 16, 32, 64), "lengths of the sequences")
     steps: int = setting(1500, "training steps; the lengths take turns")
     tokens: int = setting(1024, "tokens of one side per step")
     learning_rate: float = setting(2e-3, "highest learning rate; it falls to zero")
