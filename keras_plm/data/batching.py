@@ -434,7 +434,7 @@ class Batches(keras.utils.PyDataset):
         return x, y, weights
 
     def _evaluation_factors(self):
-        """Returns, for each array of weights, the number of rows over the sum of weights."""
+        """Returns the number of rows over the sum of weights, for each array of weights."""
         if self._factors is None:
             rows, sums = 0, 0.0
             for number, (_, of_batch) in enumerate(self.plan(0)):
