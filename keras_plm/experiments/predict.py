@@ -1,4 +1,4 @@
-"""Labels, tags, scores, choices or answers for a file of texts: `keras-plm predict`."""
+"""Predictions of `keras-plm predict`: labels, tags, scores, choices or answers for texts."""
 
 import json
 import re
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import keras
 
-import keras_plm.checkpoints  # noqa: F401  (registers what a saved model is made of)
+import keras_plm.checkpoints  # noqa: F401  (registers the classes of saved models)
 import keras_plm.transfer  # noqa: F401
 from keras_plm.checkpoints.settings import check_model_of
 from keras_plm.data.formats.conll import read_conll
@@ -23,11 +23,11 @@ from keras_plm.heads.head import Head
 from keras_plm.tokenizers import open_text
 from keras_plm.tokenizers.text import fields
 
-LONGEST_TEXT = 1 << 23  # characters: tokenization takes some fifty bytes for each
+LONGEST_TEXT = 1 << 23  # characters; tokenization takes about 50 bytes for each
 
 
 def open_model(path):
-    """A fine-tuned model that `run --save-model` or `model.save` wrote.
+    """Loads a fine-tuned model that `run --save-model` or `model.save` wrote.
 
     Raises:
         ValueError: If the file is missing or holds something else.
@@ -37,7 +37,7 @@ def open_model(path):
         raise ValueError(f"No file {path}: `run --save-model` writes one. Received: {str(path)!r}")
     if not path.is_file() or path.suffix != ".keras":
         raise ValueError(
-            "A fine-tuned model is a .keras file, which `run --save-model` or `model.save` writes. "
+            "A fine-tuned model must be a .keras file of `run --save-model` or `model.save`. "
             f"Received: {str(path)!r}"
         )
     config, shapes = check_model_file(path)
@@ -46,32 +46,33 @@ def open_model(path):
         model = keras.saving.load_model(path)
     except ImportError:
         raise
-    except Exception as error:  # of Keras and of classes of others: many
+    except Exception as error:  # Keras and custom classes raise many kinds of errors
         raise ValueError(
-            f"{path} is not such a file, or damaged. {described_error(error)}"
+            f"{path} must be an undamaged file of a fine-tuned model. {described_error(error)}"
         ) from error
     for weight in model.weights:
         as_weight(keras.ops.convert_to_numpy(weight), weight.path, path)
     if not isinstance(model, Head) or model.tokenizer is None:
         raise ValueError(
-            "Predicted is with a head that has its tokenizer, as `FineTune` makes it. "
+            "Prediction needs a head with its tokenizer, as from `FineTune`. "
             f"Received: {type(model).__name__} in {str(path)!r}"
         )
     return model
 
 
 def read_inputs(path, model, text="text", pair=None):
-    """What a model is to read, of a file of its kind.
+    """Reads the inputs of a model from a file.
 
     - JSON in SQuAD's layout, for a `SpanFinder`.
-    - CoNLL (ending in .conll, .conllu, .iob or .bio), for a `Tagger`: words in the column `text`,
-      by default the first, in CoNLL-U the second. There may be tags or none.
-    - CSV, TSV and JSONL, by columns; a JSONL text may be a list of words, and a `MultipleChoice`
-      reads the list at "choices".
-    - Else a text a line; of a pair the two parted by a tab; a `Tagger`'s words by blanks.
+    - CoNLL (ending in .conll, .conllu, .iob or .bio), for a `Tagger`. Words are in the column
+      `text`; by default it is the first, in CoNLL-U the second. Tags are optional.
+    - CSV, TSV and JSONL, by columns. A JSONL text may be a list of words. A `MultipleChoice` reads
+      the list at "choices".
+    - Otherwise one text per line. A tab separates the two texts of a pair; spaces separate the
+      words for a `Tagger`.
 
     Raises:
-        ValueError: Naming file and line, if one cannot be read so; or if there is none.
+        ValueError: If an input cannot be read, with file and line; or if the file has no input.
     """
     path = Path(path)
     name = path.name.removesuffix(".gz")
@@ -79,8 +80,8 @@ def read_inputs(path, model, text="text", pair=None):
         return read_squad(path, labelled=False)
     if name.endswith(".json"):
         raise ValueError(
-            "A .json file is SQuAD's, for a `SpanFinder`; give other models a text a line, .csv, "
-            f".tsv or .jsonl. Received: {path.name} for a {type(model).__name__}"
+            "A .json file must be SQuAD's, for a `SpanFinder`: give other models one text per "
+            f"line, .csv, .tsv or .jsonl. Received: {path.name} for a {type(model).__name__}"
         )
     if is_conll(path):
         column = conll_column(None if text == "text" else text)
@@ -96,14 +97,14 @@ def read_inputs(path, model, text="text", pair=None):
             missing = [column for column in names if column not in row]
             if missing:
                 raise ValueError(
-                    f"{where}: No column {missing[0]!r}; name the text's with --text and that of "
-                    f"second texts with --pair. Received: {', '.join(map(str, row))}"
+                    f"{where}: No column {missing[0]!r}: name the column of texts with --text and "
+                    f"that of second texts with --pair. Received: {', '.join(map(str, row))}"
                 )
             _check_values(where, row, text, pair, model)
             found = fields(row[text]) if _is_line(row[text], model) else row[text]
             if examples and isinstance(found, list) != isinstance(examples[0].text, list):
                 raise ValueError(
-                    f"{where}: Texts must be text in all rows, or lists of words in all. "
+                    f"{where}: Texts must be strings in all rows, or lists of words in all. "
                     f"Received: {row[text]!r:.60}, unlike the first row"
                 )
             choices = row["choices"] if isinstance(model, MultipleChoice) else None
@@ -121,23 +122,23 @@ def read_inputs(path, model, text="text", pair=None):
                 first, *others = line.rstrip("\n").split("\t")
                 if is_empty(first) or any(map(is_empty, others)) or others[1:]:
                     raise ValueError(
-                        f"{path}:{number}: A line is a text, or two parted by a tab. "
+                        f"{path}:{number}: A line must be a text, or two texts with a tab between. "
                         f"Received: {line.rstrip()!r:.60}"
                     )
                 if examples and bool(others) != (examples[0].pair is not None):
                     raise ValueError(
-                        f"{path}:{number}: All lines have a second text, after a tab, or none has. "
+                        f"{path}:{number}: All lines must have a second text after a tab, or none. "
                         f"Received: {line.rstrip()!r:.60}, unlike the first line"
                     )
                 words = fields(first) if isinstance(model, Tagger) else first
                 examples.append(Unlabelled(words, *others, where=f"{path}:{number}"))
     if not examples:
-        raise ValueError(f"There is nothing to read in {path}. Received: an empty file")
+        raise ValueError(f"{path} must hold a text. Received: an empty file")
     return examples
 
 
 def _check_values(where, row, text, pair, model):
-    """Raises unless a row has what a model reads: texts, lists of words, lists of choices."""
+    """Checks that a row has the inputs of a model: texts, lists of words, lists of choices."""
     words = (str, [str])
     shapes = {text: words} | ({pair: words} if pair else {})
     shapes |= {"choices": [str]} if isinstance(model, MultipleChoice) else {}
@@ -163,17 +164,16 @@ def _is_line(text, model):
 
 
 def predict(model, examples, out=None, probabilities=False):
-    """Predictions as lines of JSON, one an example; of a `SpanFinder` the official object.
+    """Predicts one line of JSON for each example; for a `SpanFinder`, SQuAD's official object.
 
     Args:
-        model: From `open_model`.
-        examples: From `read_inputs`.
-        out: A file, written under a temporary name first; by default nothing is written.
-        probabilities: If True, lines are objects with the probability of each label; of answers
-            the best ones.
+        model: Result of `open_model`.
+        examples: Result of `read_inputs`.
+        out: File for the predictions, written under a temporary name first; by default none.
+        probabilities: If True, lines also hold the probability of each label, or the best answers.
 
     Returns:
-        The text that the file holds.
+        The content of the file.
     """
     if isinstance(model, SpanFinder) and not probabilities and hasattr(examples[0], "id"):
         answers = model.predict(examples)
@@ -193,7 +193,7 @@ def predict(model, examples, out=None, probabilities=False):
 
 
 def _shares(model, row):
-    """Label -> probability, of each word where words are labelled; answers as they are."""
+    """Returns `{label: probability}`, for a head of words a list of them; or the answers."""
     if isinstance(model, SpanFinder):
         return [span._asdict() for span in row]
     if model.per_word:

@@ -234,7 +234,7 @@ def test_rows_of_other_kinds_are_named(kind, row, match, tmp_path):
 
 def test_all_lines_have_a_second_text_or_none(tmp_path):
     (tmp_path / "x.txt").write_text("a\tb\nc\n")
-    with pytest.raises(ValueError, match="x.txt:2: All lines have a second text"):
+    with pytest.raises(ValueError, match="x.txt:2: All lines must have a second text"):
         read_inputs(tmp_path / "x.txt", object.__new__(Classifier))
 
 
@@ -258,13 +258,13 @@ def test_bad_input_ends_with_one_sentence(tmp_path, capsys):
         ("none.keras", "ok.txt", "No file .*none.keras"),
         ("ok.txt", "ok.txt", "a .keras file"),
         ("broken.keras", "ok.txt", "broken.keras must be a whole file"),
-        ("encoder.keras", "ok.txt", "a head that has its tokenizer"),
+        ("encoder.keras", "ok.txt", "a head with its tokenizer"),
         ("c.keras", "none.txt", "No file"),
-        ("c.keras", "empty.txt", "nothing to read"),
-        ("c.keras", "ok.json", "A .json file is SQuAD's.*for a Classifier"),
-        ("c.keras", "gap.txt", "gap.txt:2: A line is a text"),
-        ("c.keras", "three.txt", "three.txt:1: A line is a text"),
-        ("c.keras", "half.txt", "half.txt:2: A line is a text"),
+        ("c.keras", "empty.txt", "must hold a text"),
+        ("c.keras", "ok.json", "A .json file must be SQuAD's.*for a Classifier"),
+        ("c.keras", "gap.txt", "gap.txt:2: A line must be a text"),
+        ("c.keras", "three.txt", "three.txt:1: A line must be a text"),
+        ("c.keras", "half.txt", "half.txt:2: A line must be a text"),
         ("c.keras", "long.txt", "long.txt:2: A text must have at most 8,388,608 characters"),
         ("c.keras", "blank.csv --pair pair", "blank.csv:3: Every row needs a text.*pair=' '"),
         ("c.keras", "blank.csv --text pair", "blank.csv:3: Every row needs a text.*pair=' '"),
