@@ -1,7 +1,7 @@
 """Heads: the output, loss and decoding that make an encoder solve a task.
 
-A head is in two parts. The first runs the encoder and picks features: some layers, at each
-word or pooled over the text. The second, `head.task_network`, is a Keras model from features to
+A head has two parts. The first runs the encoder and selects features: vectors of some layers,
+per word or pooled over the text. The second, `head.task_network`, is a Keras model from features to
 logits. Fine-tuning trains both; feature-based transfer trains the task network on stored features.
 """
 

@@ -39,8 +39,8 @@ class Classifier(Head):
         layers: A `LayerChoice`; by default the last layer.
         pool: `"pooled"` (the encoder's own), `"cls"`, `"mean"`, `"max"` or `"last"` (the last
             token). The default for a trained encoder without `layers` is its own pooled output, or
-            `"last"` for a causal encoder; else `"mean"`, with `pairs=True` `"max"`. Unused with a
-            reader.
+            `"last"` for a causal encoder. Otherwise it is `"mean"`, with `pairs=True` `"max"`.
+            Unused with a reader.
         reader: A layer from word vectors to word vectors, such as `readers.BiLSTM`, with a
             `pooling()`, by default the maximum; or a reader of two texts, such as `readers.ESIM`.
             Without it the output layer reads the features.
@@ -49,8 +49,8 @@ class Classifier(Head):
         task_network: A trained task network from `build_task_network`, or `None` for a new one.
         words: A `WordVectors` whose frozen vectors the reader also reads; needs a reader.
         placement: A `Placement` of the features; by default the input of the reader.
-        pairs: Treatment of pairs of texts. False: one row, as in BERT and GPT. `"both_orders"`: a
-            row for each order, whose vectors are added, for pairs without an order (Radford et al.
+        pairs: Treatment of pairs of texts. False: one row, as in BERT and GPT. `"both_orders"`: one
+            row for each order, for pairs without an order; their vectors are added (Radford et al.
             2018, section 3.3, "similarity"). True: the encoder reads the texts separately, as ELMo
             does, then `readers.BiAttention`, a pooling of each text and the output layer (Peters et
             al. 2019, arXiv 1903.05987, section 3). `"pooled"`: the output layer reads pooled
@@ -69,7 +69,8 @@ class Classifier(Head):
 
     Raises:
         ValueError: If there are fewer than two labels, the encoder does not support `pool`, or
-            `pairs` is unknown or excludes the reader. If the placement or `words` lacks a part.
+            `pairs` is unknown or excludes the reader. If a reader or word vectors are missing for
+            the placement or `words`.
 
     >>> import numpy as np
     >>> from keras_plm.models import WordVectors
@@ -98,7 +99,7 @@ class Classifier(Head):
         check_one_of(pairs, "pairs", PAIRS)
         if pairs == "words" and texts_of(reader) is None:
             raise ValueError(
-                "Words of two texts that are read apart need a reader of two texts, `readers.ESIM`."
+                "pairs='words' needs a reader of two texts: choose `readers.ESIM`."
                 f" Received: pairs='words', reader={reader}"
             )
         pool = chosen_pool(pool, encoder, tokenizer, layers, frozen, joint=pairs is not True)
@@ -176,7 +177,7 @@ class Classifier(Head):
     def before_output(
         x: Tensor, mask: Tensor, reader: keras.Layer | None, pairs: bool | str = False
     ) -> Tensor:
-        """Vector of each example, pooled by the reader."""
+        """Returns one vector per example, pooled by the reader."""
         if texts_of(reader) is not None:
             return x
         if reader is not None:
@@ -190,14 +191,14 @@ class Classifier(Head):
         return x[:, 0]
 
     def default_metrics(self) -> list[keras.metrics.Metric]:
-        """Metrics of `compile` by default."""
+        """Returns the default metrics of `compile`."""
         return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
 
     @staticmethod
     def decode(
         labels: Iterable[Any], logits: Any, source: Any, probabilities: bool = False
     ) -> list[Any] | np.ndarray:
-        """Label names from the logits (K,) of each row, the mean over the windows of an example."""
+        """Decodes labels from the logits (K,) of rows, averaged over an example's windows."""
         rows, windows = np.stack(logits), np.bincount(source.examples_of)
         logits = np.zeros((len(windows), rows.shape[1]), rows.dtype)
         np.add.at(logits, source.examples_of, rows / windows[source.examples_of, None])

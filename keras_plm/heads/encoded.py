@@ -82,20 +82,20 @@ def check_word_vectors(words):
     """Raises unless `words` is an encoder of one vector per word."""
     if not callable(getattr(words, "tokenizer", None)):
         raise ValueError(
-            "`words` must be an encoder of one vector per word, a `WordVectors`; the command "
-            "`keras-plm word-vectors` makes a folder of one for `keras_plm.load`. "
+            "`words` must be an encoder of one vector per word, a `WordVectors`: create a "
+            "folder for `keras_plm.load` with the command `keras-plm word-vectors`. "
             f"Received: an object of type {type(words).__name__}"
         )
 
 
 def check_stateless(encoder):
-    """Raises if what `encoder` gives depends on what it read before."""
+    """Raises if the outputs of `encoder` depend on earlier inputs."""
     rows = encoder.carried_rows
     if rows:
         raise ValueError(
-            "Texts are sorted by length or shuffled here, and carried states would leak from one "
-            "into another: build the encoder with carried_rows=0, or call it yourself, on "
-            f"`tokenizer.pack(texts)`, in order. Received: carried_rows={rows}"
+            "Sorted or shuffled texts need an encoder that carries no states between texts: build "
+            "it with carried_rows=0, or call it directly, on `tokenizer.pack(texts)`, in order. "
+            f"Received: carried_rows={rows}"
         )
 
 
@@ -103,20 +103,20 @@ def check_first(pool, tokenizer):
     """Raises for `pool="cls"` with a tokenizer that puts no [CLS] before a text."""
     if pool == "cls" and not getattr(tokenizer, "has_cls", True):
         raise ValueError(
-            "`pool='cls'` is for encoders that put a [CLS] before a text; take 'mean' or 'max'. "
+            "`pool='cls'` needs a tokenizer that puts [CLS] before a text: choose 'mean' or 'max'. "
             f"Received: {type(tokenizer).__name__}"
         )
 
 
 def chosen_pool(pool, encoder, tokenizer, layers, frozen, joint=True):
-    """How texts are pooled: as asked, or the way that suits the encoder.
+    """Returns the pooling of texts: the requested one, or the default for the encoder.
 
     Args:
-        pool: What is asked for, or `None`.
-        joint: Whether a row is all that an output is of, so that the encoder's own way can be had.
+        pool: Requested pooling, or `None`.
+        joint: Whether an output reads a single row; allows the encoder's own pooled output.
 
     Raises:
-        ValueError: If there is no such pooling here.
+        ValueError: If the encoder or the tokenizer does not support the pooling.
     """
     check_encoder(encoder, tokenizer)
     own = "pooled" in encoder.output and layers is None and joint
@@ -131,20 +131,20 @@ def chosen_pool(pool, encoder, tokenizer, layers, frozen, joint=True):
 
 
 class Encoded:
-    """The rows of examples after an encoder, as symbolic tensors of a head's graph.
+    """Symbolic tensors of a head's graph: the rows of examples before and after the encoder.
 
     Args:
         encoder: Any encoder.
-        layers: The `LayerChoice` that is read; `None` for the last layer.
-        frozen: Whether the encoder neither learns nor drops.
-        rows: P, the rows of an example.
+        layers: `LayerChoice` of the layers to read; `None` for the last layer.
+        frozen: If True, the encoder has no training and no dropout.
+        rows: Number of rows P of an example.
 
     Attributes:
-        inputs: The head's inputs, (B, T, ...), or (B, P, T, ...) of several rows.
-        texts: The same as the encoder's, (P B, T, ...): the first rows of all examples come before
-            the second ones.
-        outputs: The encoder's.
-        layers: The layers that are read, n of (P B, T, D).
+        inputs: Inputs of the head, (B, T, ...), or (B, P, T, ...) for several rows.
+        texts: Inputs of the encoder, (P B, T, ...): the first rows of all examples come before the
+            second ones.
+        outputs: Outputs of the encoder.
+        layers: List of the n selected layers, each (P B, T, D).
     """
 
     def __init__(self, encoder, layers=None, frozen=False, rows=1):
@@ -164,18 +164,18 @@ class Encoded:
             self.layers = [keras.layers.Average(name="mean_of_layers")(self.layers)]
 
     def tokens(self):
-        """`(features, mask)` of the tokens of one row: (B, T, n, D) and (B, T)."""
+        """Returns `(features, mask)` of the tokens of one row: (B, T, n, D) and (B, T)."""
         return ops.stack(self.layers, axis=2), self.texts["padding_mask"]
 
     def tokens_by_row(self):
-        """`(features, mask)` of the tokens of each row: (B, P, T, n, D) and (B, P, T)."""
+        """Returns `(features, mask)` of the tokens of each row: (B, P, T, n, D) and (B, P, T)."""
         features = ops.split(ops.stack(self.layers, axis=2), self.rows, axis=0)
         return ops.stack(features, axis=1), self.inputs["padding_mask"]
 
     def words(self):
-        """`(features, mask)` of words, of all rows in one: (B, W, n, D) and (B, W).
+        """Returns `(features, mask)` of the words of all rows: (B, W, n, D) and (B, W).
 
-        Adds the input `word_positions`, (B, W), where each word begins, -1 at padding.
+        Adds the input `word_positions`, (B, W): the first token of each word, -1 at padding.
         """
         positions = keras.Input((None,), dtype="int32", name="word_positions")
         self.inputs["word_positions"] = positions
@@ -185,7 +185,7 @@ class Encoded:
         return FirstTokens(name="first_tokens")(layers, positions), positions >= 0
 
     def pooled(self, pool):
-        """`(features, mask)` of rows, one vector of each: (B, P, n, D) and (B, P)."""
+        """Returns `(features, mask)` of rows, one vector per row: (B, P, n, D) and (B, P)."""
         if pool == "pooled":
             vectors = [self.outputs["pooled"]]
         else:

@@ -43,7 +43,7 @@ class Head(FitsBatches, keras.Model):
     """Base class of the heads; see `Classifier`.
 
     Attributes:
-        kind: Kind of readers it takes: "texts", "words" or "answers".
+        kind: Kind of readers that fit: "texts", "words" or "answers".
         per_word: Whether each word has an output and a label.
         per_token: Whether each token of a row has an output, for a question with its passage.
         scores: Whether labels are numbers; `labels` then holds the lowest and the highest.
@@ -90,7 +90,7 @@ class Head(FitsBatches, keras.Model):
         features, real = self.features_of(encoded, pool, pairs)
         more = self.more_inputs(reader, placement)
         inputs = {**encoded.inputs, **more}
-        # The vector that stands for no answer may be none of the encoder's.
+        # The vector for no answer need not come from the encoder.
         mask = ops.logical_or(real, more["answer_mask"]) if self.per_token else real
         read_of = {"features": features, "padding_mask": mask, **more}
         width = None
@@ -148,8 +148,8 @@ class Head(FitsBatches, keras.Model):
             check_vocabulary(encoder, len(tokenizer))
         if not frozen and not encoder.trainable:
             raise ValueError(
-                "An untrainable encoder is read with `frozen=True`, which also stops its dropout; "
-                "to fine-tune it set `encoder.trainable = True`. "
+                "An untrainable encoder needs `frozen=True`, which also stops its dropout; "
+                "to fine-tune it, set `encoder.trainable = True`. "
                 "Received: frozen=False, encoder.trainable=False"
             )
         check_serves(reader, cls)
@@ -168,14 +168,14 @@ class Head(FitsBatches, keras.Model):
             check_word_vectors(words)
         if task_network is not None and ("words" in task_network.input) != (words is not None):
             raise ValueError(
-                "A task network that was trained with word vectors needs them, another has no "
-                f"place for them. Received: {'no ' if words is None else ''}`words`, "
+                "A task network that was trained with word vectors needs `words`; another must "
+                f"have none. Received: {'no ' if words is None else ''}`words`, "
                 f"a task network of {', '.join(sorted(task_network.input))}"
             )
         if pairs and pairs != "words" and (reader is not None or words is not None):
             raise ValueError(
-                "Two texts that are not one row meet without a reader or word vectors: leave both "
-                "out, or choose pairs='words' under a reader of two texts. "
+                "Two texts in separate rows are combined without a reader or word vectors: leave "
+                "both out, or choose pairs='words' with a reader of two texts. "
                 f"Received: pairs={pairs}, reader={reader}, words={words}"
             )
 
@@ -206,7 +206,7 @@ class Head(FitsBatches, keras.Model):
         placement: Placement | None = None,
         words: int | None = None,
         pairs: bool | str = False,
-        pool: str | None = None,  # read by heads of two rows, see `Classifier`
+        pool: str | None = None,  # used by heads of two rows, see `Classifier`
     ) -> TaskNetwork:
         """Builds the task network from features (B, W, *shape) to logits.
 
@@ -269,7 +269,7 @@ class Head(FitsBatches, keras.Model):
     def more_inputs(
         cls, reader: keras.Layer | None, placement: Placement | None
     ) -> dict[str, keras.KerasTensor]:
-        """Symbolic inputs other than the encoder's inputs and the features."""
+        """Creates the symbolic inputs other than the encoder's inputs and the features."""
         inputs = {}
         if texts_of(reader) is not None:
             inputs |= {
@@ -283,7 +283,7 @@ class Head(FitsBatches, keras.Model):
 
     @staticmethod
     def masked(logits: Tensor, inputs: dict[str, Tensor]) -> Tensor:
-        """Logits with a low value for impossible outputs."""
+        """Sets the logits of impossible outputs to a low value."""
         return logits
 
     @staticmethod
@@ -294,7 +294,7 @@ class Head(FitsBatches, keras.Model):
         reader: keras.Layer | None = None,
         inputs: dict[str, Tensor] | None = None,
     ) -> Tensor:
-        """Computes logits by dropout and the output layer."""
+        """Computes logits with dropout and the output layer."""
         x = Dropout(dropout, name="dropout")(x)
         return keras.layers.Dense(num_labels, dtype="float32", name="logits")(x)
 
@@ -306,7 +306,7 @@ class Head(FitsBatches, keras.Model):
 
     @classmethod
     def labels_of(cls, examples: Sequence[Example]) -> list[Any]:
-        """Labels of a head for these examples."""
+        """Returns the labels of a head for these examples."""
         labels = label_names(examples)
         for i, example in enumerate(examples):
             cls.check_label(example, i)
@@ -329,7 +329,7 @@ class Head(FitsBatches, keras.Model):
         training: bool = True,
         number: int | None = None,
     ) -> Any:
-        """Target of an example.
+        """Returns the target of an example.
 
         Args:
             example: An `Example`.
@@ -344,29 +344,29 @@ class Head(FitsBatches, keras.Model):
     def targets(
         cls, examples: Sequence[Example], labels: Iterable[Any], windows: Windows | None = None
     ) -> Any:
-        """Targets of all rows of examples, or of their `Windows`."""
+        """Returns the targets of all rows of examples, or of their `Windows`."""
         return [cls.target(example, labels, number=i) for i, example in enumerate(examples)]
 
     @staticmethod
     def settle(
         labels: Iterable[Any], examples: Sequence[Example], predict: Callable[[], Any]
     ) -> dict[str, Any]:
-        """Chooses options of `decode` on examples, for a trained head.
+        """Chooses options of `decode` for a trained head.
 
         Args:
             labels: The labels of the head.
             examples: Examples of the dev set.
-            predict: `predict()` returns their probabilities.
+            predict: Function without arguments that returns their probabilities.
         """
         return {}
 
     @staticmethod
     def default_loss() -> keras.losses.Loss:
-        """Loss of `compile` by default."""
+        """Returns the default loss of `compile`."""
         return LabelLoss()
 
     def mixing_weights(self) -> dict[str, dict[str, Any]]:
-        """Weights of the learned mixes of layers, see `TaskNetwork.mixing_weights`."""
+        """Returns the weights of the learned mixes of layers, see `TaskNetwork.mixing_weights`."""
         return self.task_network.mixing_weights()
 
     def compile(self, optimizer="adam", loss=None, weighted_metrics=None, **kwargs):
@@ -389,7 +389,7 @@ class Head(FitsBatches, keras.Model):
         choices: Iterable[Any] | None = None,
         probabilities: bool = False,
     ) -> Any:
-        """Predicts labels of texts; for arrays it is `keras.Model.predict`.
+        """Predicts labels of texts; on arrays it is `keras.Model.predict`.
 
         Args:
             x: A list of texts or of `Example`; for a `Tagger`, of lists of words. A column of a
@@ -412,8 +412,9 @@ class Head(FitsBatches, keras.Model):
         """
         if isinstance(x, Batches):
             raise ValueError(
-                "`Batches` are ordered by length: give the examples themselves to `predict`, or "
-                "read rows with `keras_plm.training.run_on`. Received: Batches"
+                "`predict` needs examples in their order, but `Batches` are ordered by length: "
+                "give the examples themselves, or read rows with "
+                "`keras_plm.training.run_on`. Received: Batches"
             )
         texts, x = are_texts(x)
         if not texts:
@@ -430,7 +431,7 @@ class Head(FitsBatches, keras.Model):
             )
         if self.tokenizer is None:
             raise ValueError(
-                "To predict from texts a head needs its tokenizer: "
+                "To predict from texts, a head needs its tokenizer: "
                 f"{type(self).__name__}(encoder, labels, tokenizer=tokenizer). "
                 "Received: tokenizer=None"
             )
@@ -449,14 +450,14 @@ class Head(FitsBatches, keras.Model):
 
     @property
     def decode_options(self) -> dict[str, Any]:
-        """Options of `decode`."""
+        """Options for `decode`."""
         return {}
 
     def _as_examples(self, x, pairs, choices=None):
         x = as_texts(x, "x", tuples=self.kind == "words")
         if pairs is not None:
             pairs = as_list(pairs, "pairs", "texts")
-            pairs = [  # where one is `None`, it is said which text has no pair
+            pairs = [  # a later check names the text whose pair is `None`
                 pair if pair is None else as_text(pair, f"row {i} of `pairs`")
                 for i, pair in enumerate(pairs)
             ]
@@ -504,7 +505,7 @@ class Head(FitsBatches, keras.Model):
             check_whole(options["max_length"], "max_length")
         if limit is not None and (options["max_length"] or 0) > limit:
             raise ValueError(
-                f"`max_length` is at most the encoder's {limit} positions. "
+                f"`max_length` must be at most the encoder's {limit} positions. "
                 f"Received: {options['max_length']}"
             )
         return batches(
@@ -522,22 +523,22 @@ class Head(FitsBatches, keras.Model):
         )
 
     def _batch_inputs(self):
-        """Names of the arrays that batches hold."""
+        """Returns the names of the arrays in batches."""
         return list(self.input)
 
     def _check_pairs(self, examples):
         paired = [getattr(example, "pair", None) is not None for example in examples]
         if (self.pairs or texts_of(self.reader)) and not all(paired):
-            what = f"with `pairs={self.pairs!r}`" if self.pairs else "under a reader of two texts"
+            what = f"with `pairs={self.pairs!r}`" if self.pairs else "with a reader of two texts"
             raise ValueError(
-                f"A head {what} reads two texts at a time: give it "
-                "`Example(text, label, pair)`, or to `predict` texts and `pairs`. "
+                f"A head {what} needs two texts per example: give it "
+                "`Example(text, label, pair)`, or give texts and `pairs` to `predict`. "
                 f"Received: example {paired.index(False)} without a pair"
             )
         if not (self.pairs or getattr(self.tokenizer, "joint_pairs", True)) and any(paired):
             raise ValueError(
-                f"`{type(self.tokenizer).__name__}` puts no two texts in one row: build the head "
-                "with `pairs=True`, which reads them apart, or under a reader with 'words'. "
+                f"`{type(self.tokenizer).__name__}` cannot put two texts in one row: build the "
+                "head with `pairs=True`, or with a reader of two texts and `pairs='words'`. "
                 f"Received: example {paired.index(True)} with a pair, pairs=False"
             )
 
@@ -550,7 +551,7 @@ class Head(FitsBatches, keras.Model):
         for number, example in enumerate(examples):
             if (example.pair is not None) != self.trained_on_pairs:
                 raise ValueError(
-                    f"This head was trained on {learned} and knows nothing else: {rule}. "
+                    f"This head was trained only on {learned}: {rule}. "
                     f"Received: example {number} {wrong} a pair"
                 )
 

@@ -90,7 +90,7 @@ class MultipleChoice(Head):
     def check_labels(labels: Iterable[Any]) -> None:
         if len(labels) < 2 or list(labels) != list(range(len(labels))):
             raise ValueError(
-                "Choices are numbered from 0, and there are two or more: labels=range(4). "
+                "Labels must be two or more choices numbered from 0, such as labels=range(4). "
                 f"Received: labels={labels}"
             )
 
@@ -102,7 +102,7 @@ class MultipleChoice(Head):
     def before_output(
         x: Tensor, mask: Tensor, reader: keras.Layer | None, pairs: bool | str = False
     ) -> Tensor:
-        """Vector of each choice, (B, P, D)."""
+        """Returns one vector per choice, (B, P, D)."""
         return x
 
     @staticmethod
@@ -113,12 +113,12 @@ class MultipleChoice(Head):
         reader: keras.Layer | None = None,
         inputs: dict[str, Tensor] | None = None,
     ) -> Tensor:
-        x = keras.layers.SpatialDropout1D(dropout, name="dropout")(x)  # alike for all choices
+        x = keras.layers.SpatialDropout1D(dropout, name="dropout")(x)  # same for all choices
         dense = keras.layers.Dense(1, dtype="float32", name="logits")
         return ops.squeeze(dense(x), axis=-1)  # (B, P)
 
     def default_metrics(self) -> list[keras.metrics.Metric]:
-        """Metrics of `compile` by default."""
+        """Returns the default metrics of `compile`."""
         return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
 
     def batches(self, examples: Iterable[Any], **options) -> Batches:
@@ -128,8 +128,8 @@ class MultipleChoice(Head):
                 choices = getattr(example, "choices", None)
                 if choices is None or len(choices) != count:
                     raise ValueError(
-                        f"Each example has {count} choices here: `Example(text, label, "
-                        "choices=[...])`, or to `predict` texts and `choices`. "
+                        f"Each example needs {count} choices: give `Example(text, label, "
+                        "choices=[...])`, or give texts and `choices` to `predict`. "
                         f"Received: example {i} with {choices!r:.80}"
                     )
         return super().batches(examples, **options)
@@ -138,7 +138,7 @@ class MultipleChoice(Head):
     def decode(
         labels: Iterable[Any], logits: Any, source: Any, probabilities: bool = False
     ) -> list[Any] | np.ndarray:
-        """Number of the chosen answer of each example."""
+        """Returns the number of the chosen answer of each example."""
         logits = np.stack(logits)
         return softmax(logits) if probabilities else [int(i) for i in logits.argmax(axis=-1)]
 

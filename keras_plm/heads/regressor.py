@@ -18,15 +18,15 @@ from keras_plm.tokenizers.subwords import SubwordTokenizer
 
 @keras.saving.register_keras_serializable("keras_plm")
 class SquaredError(keras.metrics.Mean):
-    """Mean squared error of a `Regressor`, in the unit of its scores, squared.
+    """Mean squared error of a `Regressor`, in squared units of its scores.
 
     Args:
-        labels: `(lowest, highest)` score, between which outputs and targets are fractions.
+        labels: `(lowest, highest)` score; outputs and targets are fractions of this range.
     """
 
     def __init__(self, labels=(0, 1), name="squared_error", **kwargs):
         super().__init__(name=name, **kwargs)
-        self._direction = "down"  # by which callbacks know that less is better
+        self._direction = "down"  # callbacks read that lower is better
         self.labels = list(labels)
 
     def update_state(self, y_true, y_pred, sample_weight=None):
@@ -61,7 +61,7 @@ class Regressor(Classifier):
         (B, 1) scores as fractions of their range, 0 the lowest, 1 the highest.
 
     Raises:
-        ValueError: If `labels` is not a range; else as `Classifier`.
+        ValueError: If `labels` is not a range. Otherwise as `Classifier`.
 
     >>> import numpy as np
     >>> from keras_plm.models import WordVectors
@@ -92,7 +92,7 @@ class Regressor(Classifier):
             or not -np.inf < labels[0] < labels[1] < np.inf
         ):
             raise ValueError(
-                "A `Regressor` is given the lowest and the highest score, as labels=(0, 5). "
+                "A `Regressor` needs the lowest and the highest score, as labels=(0, 5). "
                 f"Received: labels={labels}"
             )
 
@@ -105,7 +105,7 @@ class Regressor(Classifier):
         return keras.losses.MeanSquaredError()
 
     def default_metrics(self) -> list[keras.metrics.Metric]:
-        """Metrics of `compile` by default."""
+        """Returns the default metrics of `compile`."""
         return [SquaredError(self.labels)]
 
     @staticmethod
@@ -125,9 +125,11 @@ class Regressor(Classifier):
     def decode(
         labels: Iterable[Any], logits: Any, source: Any, probabilities: bool = False
     ) -> list[Any]:
-        """Score of each example."""
+        """Returns the score of each example."""
         if probabilities:
-            raise ValueError("A score has no probability. Received: probabilities=True")
+            raise ValueError(
+                "Scores have no `probabilities`: omit the argument. Received: probabilities=True"
+            )
         low, high = labels
         fractions = np.clip(np.stack(logits)[:, 0].astype("float64"), 0, 1)
         return [float(score) for score in low + (high - low) * fractions]

@@ -29,7 +29,7 @@ from keras_plm.models import WordVectors
 from keras_plm.models.encoder import Encoder, check_encoder
 from keras_plm.tokenizers.subwords import SubwordTokenizer
 
-NO_ANSWER = "no answer"  # a label of heads whose questions may have none
+NO_ANSWER = "no answer"  # label of heads whose questions may have no answer
 LABELS = ["start", "end"]
 
 
@@ -38,8 +38,8 @@ class SpanFinder(Head):
     """Question-answering head: finds the span of a passage that answers a question.
 
     Question and passage are one row with two logits per token. Or the encoder reads them
-    separately, as ELMo does, and a reader combines them. Long passages have overlapping windows,
-    see `Windows`. `predict` returns answers as written in the passage.
+    separately, as ELMo does, and a reader combines them. Long passages are split into overlapping
+    windows, see `Windows`. `predict` returns answers as written in the passage.
 
     It is a Keras model with `compile`, `fit` on `model.batches(examples)`, and `evaluate`. Examples
     are `Example(question, answers, pair=passage, starts=starts)`, as from `data.read_squad`.
@@ -54,8 +54,7 @@ class SpanFinder(Head):
         tokenizer: The encoder's tokenizer; needed for `batches` and `predict`.
         layers: A `LayerChoice`; by default the last layer.
         reader: A layer from vectors to vectors, such as `readers.BiLSTM`; or `readers.BiDAF`, which
-            reads question and passage separately and scores both ends, no answer at the end of the
-            passage.
+            reads question and passage separately and scores "no answer" after the passage.
         dropout: Fraction dropped before the output layer in training.
         frozen: If True, only the task network is trained.
         task_network: A trained task network from `build_task_network`, or `None` for a new one.
@@ -64,19 +63,19 @@ class SpanFinder(Head):
         placement: A `Placement` of the features, without character filters.
         max_length: Largest number of tokens of a row; by default 384, or less for a shorter
             encoder.
-        stride: Distance of the starts of windows, in tokens.
+        stride: Distance between the starts of windows, in tokens.
         max_answer_length: Largest number of tokens of a predicted answer.
         n_best: Number of answers per question with `probabilities=True`.
-        null_threshold: With "no answer": the margin of its score over the best span above which
-            `predict` returns no answer. `choose_threshold` sets it.
-        pairs: `"words"` to read question and passage separately, with a reader; by default as the
-            tokenizer packs.
+        null_threshold: Margin for "no answer": `predict` returns no answer if its score exceeds
+            that of the best span by more. `choose_threshold` sets it.
+        pairs: `"words"` to read question and passage separately, with a reader. By default they are
+            separate only if the tokenizer cannot pack both into one row.
 
     Call arguments:
         inputs: The encoder's inputs, and `answer_mask` (B, T), True at the tokens of the passage
             and at the token for no answer, BERT's [CLS] or GPT's `_classify_`. With
             `pairs="words"` the encoder's inputs are (B, 2, T), and `word_positions` (B, T) are the
-            positions of the row's vectors among the 2 T; a vector of zeros is for no answer. With
+            positions of the row's vectors among the 2 T; a vector of zeros means no answer. With
             `words` also `vector_ids` (B, T), ids in its vocabulary. With a reader of two texts also
             `first_positions` and `second_positions`, see `Classifier`.
 
@@ -117,7 +116,7 @@ class SpanFinder(Head):
         placement: Placement | None = None,
         max_length: int | None = None,
         stride: int = STRIDE,
-        max_answer_length: int = 30,  # run_squad.py's, as is the next
+        max_answer_length: int = 30,  # as in run_squad.py, also the next one
         n_best: int = 20,
         null_threshold: float = 0.0,
         pairs: bool | str | None = None,
@@ -136,7 +135,8 @@ class SpanFinder(Head):
             check_whole(value, argument, least=1)
         if limit is not None and max_length > limit:
             raise ValueError(
-                f"`max_length` is at most the encoder's {limit} positions. Received: {max_length}"
+                f"`max_length` must be at most the encoder's {limit} positions. "
+                f"Received: {max_length}"
             )
         if words is not None and tokenizer is not None:
             check_tokens_are_words(tokenizer)
@@ -144,14 +144,14 @@ class SpanFinder(Head):
             pairs = _pairs_of(tokenizer, reader)
         if pairs not in (False, "words") or (pairs and reader is None):
             raise ValueError(
-                "`pairs` is False, or 'words' under a reader. "
+                "`pairs` must be False, or 'words' with a reader. "
                 f"Received: pairs={pairs!r}, reader={reader}"
             )
         if tokenizer is not None and not pairs:
             check_joint(tokenizer)
         if placement is not None and placement.character_filters:
             raise ValueError(
-                "Spelling is that of words, and a `SpanFinder` reads tokens: leave "
+                "A `SpanFinder` reads tokens, and only words have characters: leave "
                 "`character_filters` out. "
                 f"Received: character_filters={placement.character_filters}"
             )
@@ -189,7 +189,7 @@ class SpanFinder(Head):
 
     @staticmethod
     def check_label(example: Example, number: int | None) -> None:
-        """Answers are checked with their passages, see `Windows`."""
+        """Does nothing: `Windows` checks answers with their passages."""
 
     @classmethod
     def target(
@@ -199,11 +199,11 @@ class SpanFinder(Head):
         training: bool = True,
         number: int | None = None,
     ) -> Any:
-        """The answers; raises unless they are such as this head finds."""
+        """Returns the answers; raises unless this head can find them."""
         where = place_of(example, number)
         if getattr(example, "starts", None) is None:
             raise ValueError(
-                f"{where}A `SpanFinder` learns answers that stand in a passage: "
+                f"{where}A `SpanFinder` needs answers from a passage: give "
                 "`Example(question, answers, pair=passage, starts=starts)`. "
                 f"Received: {example!r:.100}"
             )
@@ -242,7 +242,7 @@ class SpanFinder(Head):
     def before_output(
         x: Tensor, mask: Tensor, reader: keras.Layer | None, pairs: bool | str = False
     ) -> Tensor:
-        """A vector (B, T, D) of each token."""
+        """Returns one vector per token, (B, T, D)."""
         return x
 
     @staticmethod
@@ -265,11 +265,11 @@ class SpanFinder(Head):
         return ops.where(inputs["answer_mask"][:, None], logits, -1e9)  # (B, 2, T)
 
     def default_metrics(self) -> list[keras.metrics.Metric]:
-        """Metrics of `compile` by default."""
+        """Returns the default metrics of `compile`."""
         return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
 
     def batches(self, examples: Iterable[Any], **options) -> Batches:
-        """`Batches` of the windows of examples, `batches.source` the `Windows`.
+        """Creates `Batches` of the windows of examples; `batches.source` is the `Windows`.
 
         Args:
             examples: Questions with their passages.
@@ -277,7 +277,7 @@ class SpanFinder(Head):
                 and other arguments of `Batches`.
 
         Raises:
-            ValueError: As `Windows`; and if questions have no answer where the head knows of none.
+            ValueError: As `Windows`. If a question has no answer, but the head has no label for it.
         """
         if isinstance(examples, dict):
             return super().batches(examples, **options)
@@ -285,7 +285,8 @@ class SpanFinder(Head):
         limit = self.encoder.max_sequence_length
         if limit is not None and max_length > limit:
             raise ValueError(
-                f"`max_length` is at most the encoder's {limit} positions. Received: {max_length}"
+                f"`max_length` must be at most the encoder's {limit} positions. "
+                f"Received: {max_length}"
             )
         windows = Windows(
             examples,
@@ -317,7 +318,7 @@ class SpanFinder(Head):
         max_answer_length: int = 30,
         null_threshold: float | None = 0.0,
     ) -> list[Any] | np.ndarray:
-        """Answers from the logits (2, T) of each window.
+        """Decodes answers from the logits (2, T) of each window.
 
         Returns:
             A text for each question, `""` for no answer. With `probabilities` a list of the
@@ -335,7 +336,7 @@ class SpanFinder(Head):
             ]
         found = []
         for i, passage in enumerate(source.passages):
-            spans = {}  # by text: the best of equal ones
+            spans = {}  # by text; the first one is the best
             for score, begin, end in zip(scores[i].tolist(), begins[i], ends[i], strict=True):
                 if score > -np.inf:
                     spans.setdefault(passage[begin:end], (begin, score))
@@ -354,8 +355,8 @@ class SpanFinder(Head):
     def choose_threshold(self, examples: Sequence[Example]) -> float:
         """Sets `null_threshold` to the value with the highest F1 on examples.
 
-        Of several such values it takes 0 if possible, else the middle between the last question
-        with an answer and the first without.
+        Among several such values it takes 0 if possible, otherwise the middle between the last
+        question with an answer and the first without.
 
         Reference: Devlin et al. 2018, section 4.3.
 
@@ -370,7 +371,7 @@ class SpanFinder(Head):
         """
         if NO_ANSWER not in self.labels:
             raise ValueError(
-                f"A threshold is for a head with {NO_ANSWER!r} among its labels. "
+                f"A threshold needs a head with {NO_ANSWER!r} among its labels. "
                 f"Received: labels={self.labels}"
             )
         examples = as_examples(examples)
@@ -399,24 +400,24 @@ class SpanFinder(Head):
 
 
 def _pairs_of(tokenizer, reader):
-    """How question and passage are read: `"words"` if a reader has both from rows of their own."""
+    """Returns `"words"` if a reader combines separate question and passage, otherwise False."""
     apart = tokenizer is not None and not getattr(tokenizer, "joint_pairs", False)
     return "words" if apart and reader is not None else False
 
 
 def _threshold(examples, found):
-    """The highest F1 of the answers found, and a threshold that gives it."""
+    """Returns the highest F1 of the found answers, and a threshold that reaches it."""
     answers, odds = no_answer_odds(found)
     truth = [example.label for example in examples]
     scores = np.array([f1 for _, f1 in squad_scores(truth, answers, version=2)])
     answered = np.array([len(label) > 0 for label in truth])
-    # The more likely questions have an answer, the earlier they are answered, none or all at last.
+    # Answers from none to all of the questions, those with the lowest odds of no answer first.
     order = np.argsort(odds, kind="stable")
     gains = np.where(answered, scores, -1.0)[order]
     totals = (~answered).sum() + np.concatenate([[0.0], np.cumsum(gains)])
     odds = np.array(odds, "float64")[order]
     low, high = np.append(-np.inf, odds), np.append(odds, np.inf)
-    totals[low == high] = -np.inf  # equal odds are not parted
+    totals[low == high] = -np.inf  # no threshold separates equal odds
     best = np.flatnonzero(totals >= totals.max() - 1e-9)
     if (holds_zero := best[(low[best] <= 0) & (0 < high[best])]).size:
         return float(totals[holds_zero[0]] / len(odds)), 0.0
@@ -428,7 +429,7 @@ def _threshold(examples, found):
 
 
 def no_answer_odds(found: Sequence[Sequence[Any]]) -> tuple[list[str], list[float]]:
-    """Best spans, and the odds of no answer, for the evaluation of SQuAD 2.0.
+    """Returns best spans and the odds of no answer, for the evaluation of SQuAD 2.0.
 
     Args:
         found: Result of `SpanFinder.predict(..., probabilities=True)` with the label "no answer".
@@ -438,7 +439,7 @@ def no_answer_odds(found: Sequence[Sequence[Any]]) -> tuple[list[str], list[floa
         that of this span.
 
     Raises:
-        ValueError: If a question has no score of no answer.
+        ValueError: If a question has no score for no answer.
 
     >>> no_answer_odds([[Span("1882", 7, 2.0, 0.8), Span("", -1, 0.5, 0.2)]])
     (['1882'], [-1.5])
@@ -448,7 +449,7 @@ def no_answer_odds(found: Sequence[Sequence[Any]]) -> tuple[list[str], list[floa
         null = next((span.score for span in spans if span.text == ""), None)
         if null is None:
             raise ValueError(
-                f"These answers are those of a head with {NO_ANSWER!r} among its labels. "
+                f"The answers must be from a head with {NO_ANSWER!r} among its labels. "
                 f"Received: {spans!r:.80}"
             )
         best = next((span for span in spans if span.text != ""), Span("", -1, -np.inf, 0.0))

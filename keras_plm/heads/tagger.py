@@ -24,8 +24,8 @@ class Tagger(Head):
     """Tagging head: one tag for each word, from the vector of its first token.
 
     It is a Keras model with `compile`, `fit` on `model.batches(examples)`, and `evaluate`.
-    `predict` takes lists of words and returns lists of tags. Sentences longer than the encoder
-    reads are split into windows without loss of words.
+    `predict` takes lists of words and returns lists of tags. Sentences that are too long for
+    the encoder are split into windows without loss of words.
 
     Reference: Devlin et al. 2018, section 5.3.
 
@@ -51,7 +51,8 @@ class Tagger(Head):
 
     Raises:
         ValueError: If there are fewer than two tags, or tags are of several schemes, see
-            `metrics.tag_scheme`. If the placement or `words` lacks a part.
+            `metrics.tag_scheme`. If a reader or word vectors are missing for the placement or
+            `words`.
 
     >>> import numpy as np
     >>> from keras_plm.models import WordVectors
@@ -108,7 +109,7 @@ class Tagger(Head):
     def targets(
         cls, examples: Sequence[Example], labels: Iterable[Any], windows: Windows | None = None
     ) -> Any:
-        """Ids of the tags; raises unless they mark spans by one scheme."""
+        """Returns the ids of the tags; raises unless they mark spans by one scheme."""
         check_scheme(examples, labels)
         return super().targets(examples, labels, windows)
 
@@ -117,7 +118,7 @@ class Tagger(Head):
         if not isinstance(example.label, (list, tuple)) or isinstance(example.text, str):
             raise ValueError(
                 f"{place_of(example, number)}A `Tagger` learns a tag for each word; one "
-                "label for a text is learned by a `Classifier`. "
+                "label per text needs a `Classifier`. "
                 f"Received: {example.label!r:.60} for {example.text!r:.60}"
             )
 
@@ -125,11 +126,11 @@ class Tagger(Head):
     def before_output(
         x: Tensor, mask: Tensor, reader: keras.Layer | None, pairs: bool | str = False
     ) -> Tensor:
-        """Vector of each word, (B, W, D)."""
+        """Returns one vector per word, (B, W, D)."""
         return x
 
     def default_metrics(self) -> list[keras.metrics.Metric]:
-        """Metrics of `compile` by default."""
+        """Returns the default metrics of `compile`."""
         if scheme_of_labels(self.labels) is not None:
             return [SpanF1(self.labels)]
         return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
@@ -139,7 +140,7 @@ class Tagger(Head):
         for example in examples:
             if isinstance(example.text, str):
                 raise ValueError(
-                    "A tagger reads lists of words, one tag each: split the text first. "
+                    "A tagger needs lists of words, with one tag per word: split the text first. "
                     f"Received: {example.text!r}"
                 )
         return examples
@@ -148,7 +149,7 @@ class Tagger(Head):
     def decode(
         labels: Iterable[Any], logits: Any, source: Any, probabilities: bool = False
     ) -> list[Any] | np.ndarray:
-        """Tags from the logits (W, K) of each row, with the windows of a sentence joined."""
+        """Decodes tags from the logits (W, K) of rows and joins the windows of a sentence."""
         count = int(source.examples_of[-1]) + 1
         decoded = [[] for _ in range(count)]
         for row, example in enumerate(source.examples_of):
@@ -204,23 +205,23 @@ class CRFTagger(Tagger):
     ):
         labels = as_names(labels, "labels")
         if scheme is not None:
-            allowed_transitions(labels, scheme)  # says what is wrong
+            allowed_transitions(labels, scheme)  # raises for other tags
         super().__init__(encoder, labels, *arguments, name=name, **named)
         self.scheme = scheme
 
     @staticmethod
     def masked(logits: Tensor, inputs: dict[str, Tensor]) -> Tensor:
-        """Scores of the CRF from logits."""
+        """Computes the scores of the CRF from logits."""
         return CRF(name="crf")(logits, padding_mask=inputs["padding_mask"])
 
     @staticmethod
     def default_loss() -> keras.losses.Loss:
-        """Loss of `compile` by default."""
+        """Returns the default loss of `compile`."""
         return CRFLoss()
 
     def default_metrics(self) -> list[keras.metrics.Metric]:
-        """Metrics of `compile` by default."""
-        return []  # the best tags are found row by row, in `predict`
+        """Returns the default metrics of `compile`: none."""
+        return []  # only `predict` finds the best tags, row by row
 
     @property
     def decode_options(self) -> dict[str, Any]:
@@ -234,7 +235,7 @@ class CRFTagger(Tagger):
         probabilities: bool = False,
         scheme: str | None = None,
     ) -> list[Any] | np.ndarray:
-        """Tags from the scores (W, K, K) of each row, with the windows of a sentence joined."""
+        """Decodes tags from the scores (W, K, K) of rows and joins the windows of a sentence."""
         allowed = None if scheme is None else allowed_transitions(labels, scheme)
         decoded = [[] for _ in range(int(source.examples_of[-1]) + 1)]
         for row, example in enumerate(source.examples_of):

@@ -15,18 +15,18 @@ from keras_plm.training.fit import FitsBatches
 
 @keras.saving.register_keras_serializable("keras_plm")
 class Combine(keras.layers.Layer):
-    """One vector from n layers: side by side, or a learned mix.
+    """One vector from n layers: their concatenation, or a learned mix.
 
     Args:
-        combine: `"mix"`, or anything else for side by side.
-        penalty, layer_norm: Of the `ScalarMix`.
+        combine: `"mix"`, or any other value for concatenation.
+        penalty, layer_norm: Arguments of the `ScalarMix`.
 
     Call arguments:
         features: (B, W, n, D).
         padding_mask: (B, W), True at real words.
 
     Returns:
-        (B, W, D) for `"mix"`, else (B, W, n * D).
+        (B, W, D) for `"mix"`, otherwise (B, W, n * D).
     """
 
     def __init__(self, combine, penalty=0.0, layer_norm=False, **kwargs):
@@ -54,7 +54,7 @@ class Combine(keras.layers.Layer):
 
 
 PLACES = ("input", "output", "both")
-# The layer that combines at each place.
+# Name of the combining layer at each place.
 COMBINES = {"input": "combine", "output": "combine_output"}
 
 
@@ -95,7 +95,7 @@ class Placement:
         check_whole(self.character_filters, "character_filters", least=0)
 
     def check(self, reader, words):
-        """Raises unless the reader and the word vectors that this placement needs are given."""
+        """Raises if this placement needs a missing reader or missing word vectors."""
         if self.place != "input" and reader is None:
             raise ValueError(
                 "Features at the output need a reader: choose reader='bilstm', or "
@@ -108,7 +108,7 @@ class Placement:
             )
         if self.character_filters and reader is None:
             raise ValueError(
-                "The spelling of words needs a reader: choose reader='bilstm', or leave "
+                "The characters of words need a reader: choose reader='bilstm', or leave "
                 "`character_filters` out. "
                 f"Received: character_filters={self.character_filters} without a reader"
             )
@@ -123,9 +123,9 @@ class TaskNetwork(FitsBatches, keras.Model):
     """A head's network from features to logits; `transfer.FeatureBased` trains only this part."""
 
     def mixing_weights(self):
-        """Each place's learned mix: `{"input": {"weights": [a float a layer], "gamma": 1.02}}`.
+        """Returns the learned mix of each place; an empty dict without a mix.
 
-        Empty where layers are not mixed.
+        With two layers, for example, `{"input": {"weights": [0.4, 0.6], "gamma": 1.02}}`.
         """
         mixes = {}
         for place, name in COMBINES.items():

@@ -1,4 +1,4 @@
-"""Biattentive classification network (BCN), as ELMo and CoVe classify texts."""
+"""Biattentive classification network (BCN), the text classifier of CoVe and ELMo."""
 
 import keras
 from keras import ops
@@ -7,7 +7,7 @@ from keras_plm.files.sequences import Tensor
 from keras_plm.heads.readers.bilstm import BiLSTM
 from keras_plm.layers import Dense, Dropout, Pooling, masked_softmax
 
-PIECES = 4  # of a maxout
+PIECES = 4  # values per maxout unit
 
 
 @keras.saving.register_keras_serializable("keras_plm")
@@ -75,7 +75,7 @@ class BCN(keras.layers.Layer):
         return keras.KerasTensor((*inputs.shape[:2], 2 * self.units), dtype=self.compute_dtype)
 
     def pooling(self) -> keras.Layer:
-        """Layer that pools the outputs of a text into one vector."""
+        """Returns a layer that pools the outputs of a text into one vector."""
         return FourPools(self.dropout, dtype=self.dtype_policy, name="pools")
 
     def get_config(self):
@@ -96,7 +96,7 @@ class FourPools(keras.layers.Layer):
         padding_mask: (B, T), True at real positions.
 
     Returns:
-        (B, D). A row without real positions gives what zeros give.
+        (B, D). A row without real positions gives the same as zeros.
     """
 
     def __init__(self, dropout=0.0, **kwargs):

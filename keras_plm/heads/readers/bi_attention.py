@@ -1,4 +1,4 @@
-"""Attention between two texts that are read apart, and of a text to itself."""
+"""Attention between two separately read texts, and from a text to itself."""
 
 import keras
 from keras import ops
@@ -11,15 +11,15 @@ from keras_plm.layers import masked_softmax
 class BiAttention(keras.layers.Layer):
     """Attention between two texts, for encoders that read one text at a time.
 
-    One score for each pair of positions, `S_ts = w . [x_t; y_s; x_t * y_s]`, serves both sides.
-    A position of the first text, x_t, has the output
+    Each pair of positions has one score, `S_ts = w . [x_t; y_s; x_t * y_s]`, for both directions.
+    The output at a position of the first text, x_t, is
 
         a_t = sum_s softmax_s(S_ts) y_s          attention to the other text
         b   = sum_t softmax_t(max_s S_ts) x_t    attention from the other text
         g_t = [x_t; a_t; x_t * a_t; x_t * b]
 
-    and a position of the second text the same, from the transposed scores. Padding has no weight.
-    Time and memory grow with T · S.
+    The second text uses the transposed scores. Padding has no weight. Time and memory grow with
+    T · S.
 
     Reference: Seo et al. 2017 (BiDAF), arXiv 1611.01603, section 2, "attention flow layer",
     equations 1 and 2; between the states of a language model for two sentences: Peters et al. 2019,
@@ -30,7 +30,7 @@ class BiAttention(keras.layers.Layer):
     Call arguments:
         first: (B, T, D).
         second: (B, S, D).
-        first_mask: (B, T), True at real positions; all of them when omitted.
+        first_mask: (B, T), True at real positions; by default all are real.
         second_mask: (B, S).
 
     Returns:
@@ -62,7 +62,7 @@ class BiAttention(keras.layers.Layer):
 
     @staticmethod
     def _side(x, y, scores, x_mask, y_mask):
-        # A text without positions has equal weights, of padding: none of them count.
+        # An empty text has equal weights at padding: the mask removes them.
         weights = masked_softmax(scores, y_mask[:, None]) * ops.cast(y_mask, x.dtype)[:, None]
         attended = ops.matmul(weights, y)  # (B, T, D)
         floor = ops.cast(-3e4, scores.dtype)
@@ -80,16 +80,16 @@ class BiAttention(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable("keras_plm")
 class SelfAttention(keras.layers.Layer):
-    """What the other words of a text have on a word, by the score of `BiAttention`.
+    """Attention of each word to the other words of its text, with the score of `BiAttention`.
 
     Reference: Clark and Gardner 2018, arXiv 1710.10723, section 3.1, "self-attention".
 
     Call arguments:
         inputs: (B, T, D).
-        padding_mask: (B, T), True at real positions; all of them when omitted.
+        padding_mask: (B, T), True at real positions; by default all are real.
 
     Returns:
-        (B, T, D); zeros for a word that is alone.
+        (B, T, D); zeros for the only word of a text.
     """
 
     def build(self, inputs_shape, padding_mask_shape=None):
@@ -109,19 +109,19 @@ class SelfAttention(keras.layers.Layer):
 
 
 def add_score_kernel(layer, width):
-    """The w of `pair_scores` as a layer's weight, (3, D)."""
-    # As a matrix from [x; y; x * y] to one score would be drawn.
+    """Adds the weight w of `pair_scores`, (3, D), to a layer."""
+    # Glorot's range for a matrix from [x; y; x * y] to one score.
     limit = (6 / (3 * width + 1)) ** 0.5
     initializer = keras.initializers.RandomUniform(-limit, limit)
     return layer.add_weight(name="score_kernel", shape=(3, width), initializer=initializer)
 
 
 def pair_scores(kernel, first, second):
-    """`S_ts = w . [x_t; y_s; x_t * y_s]` of (B, T, D) and (B, S, D): (B, T, S)."""
+    """Computes `S_ts = w . [x_t; y_s; x_t * y_s]`, (B, T, S), from (B, T, D) and (B, S, D)."""
     of_first, of_second, of_both = ops.split(kernel, 3, axis=0)  # (1, D) each
     both = ops.matmul(first * of_both, ops.swapaxes(second, 1, 2))
     dtype = first.dtype
-    # Sums need float32 at least, as those of a matrix product.
+    # Sums need at least float32, as in a matrix product.
     wide = keras.backend.result_type(dtype, "float32")
     parts = (both, first, second, of_first, of_second)
     both, first, second, of_first, of_second = (ops.cast(part, wide) for part in parts)

@@ -33,7 +33,7 @@ class BiDAF(keras.layers.Layer):
     Call arguments:
         passage: (B, T, D).
         question: (B, S, D).
-        passage_mask: (B, T), True at real positions, which come first; all of them when omitted.
+        passage_mask: (B, T), True at real positions, which come first; by default all are real.
         question_mask: (B, S).
         passage_behind, question_behind: (B, T, E) and (B, S, E), or `None`: features to append to p
             and q ("ELMo at the output"; Peters et al. 2018, section 5.2).

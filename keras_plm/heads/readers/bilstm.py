@@ -1,4 +1,4 @@
-"""Bidirectional LSTM, the reader that most others are built of."""
+"""Bidirectional LSTM, a reader and a part of most other readers."""
 
 import keras
 from keras import ops
@@ -72,7 +72,7 @@ class BiLSTM(keras.layers.Layer):
         return keras.KerasTensor((*inputs.shape[:2], 2 * self.units), dtype=self.compute_dtype)
 
     def pooling(self) -> keras.Layer:
-        """Layer that pools the outputs of a text into one vector: their maximum."""
+        """Returns a layer that pools the outputs of a text into one vector: their maximum."""
         return Pooling("max", name="max")
 
     def get_config(self):

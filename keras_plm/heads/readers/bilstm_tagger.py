@@ -1,4 +1,4 @@
-"""BiLSTM under a CRF, as ELMo tags names."""
+"""BiLSTM under a CRF, the tagger of ELMo's experiments on names."""
 
 import keras
 

@@ -28,7 +28,7 @@ class ESIM(keras.layers.Layer):
     Call arguments:
         first: (B, T, D).
         second: (B, S, D).
-        first_mask: (B, T), True at real positions, which come first; all of them when omitted.
+        first_mask: (B, T), True at real positions, which come first; by default all are real.
         second_mask: (B, S).
         first_behind, second_behind: (B, T, E) and (B, S, E), or `None`: features to append to a
             and b ("ELMo at the output"; Peters et al. 2018, section 5.2).
@@ -103,8 +103,8 @@ class ESIM(keras.layers.Layer):
         return self.hidden(self.drop(ops.concatenate(pools, axis=-1), training=training))
 
     def _composed(self, x, y, scores, x_mask, y_mask, training):
-        """The mean and the maximum of a text's words, compared with the other text."""
-        # A text without positions has equal weights, of padding: none of them count.
+        """Compares a text with the other one; returns the mean and the maximum of its words."""
+        # An empty text has equal weights at padding: the mask removes them.
         weights = masked_softmax(scores, y_mask[:, None]) * ops.cast(y_mask, x.dtype)[:, None]
         seen = ops.matmul(weights, y)  # (B, T, 2 units + E)
         compared = self.comparison(ops.concatenate([x, seen, x - seen, x * seen], axis=-1))

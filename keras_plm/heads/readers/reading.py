@@ -8,7 +8,7 @@ from keras import ops
 
 from keras_plm.data.pair_positions import POSITION_INPUTS
 
-# What heads have to be solved, and who does it.
+# Readers for each kind of heads, for error messages.
 READ_BY = {
     "texts": "texts are classified with reader='bilstm' or 'bcn', pairs of texts with 'esim'",
     "words": "words are tagged by reader='bilstm'",
@@ -43,12 +43,12 @@ def read(reader, x, mask, inputs, appended=None):
 
 
 def texts_of(reader):
-    """The call arguments of a reader, layer or class, that reads two texts; else `None`."""
+    """Returns the two text arguments of a reader, layer or class; `None` for one text."""
     return getattr(reader, "texts", None)
 
 
 def check_serves(reader, head):
-    """Raises unless a reader, layer or class, is one for a head, class or model."""
+    """Raises unless a reader, layer or class, fits a head, class or model."""
     kind = reader if isinstance(reader, type) else type(reader)
     if head.kind in getattr(kind, "serves", [head.kind]):
         return
@@ -67,7 +67,7 @@ class Taken(keras.layers.Layer):
         positions: (B, T), -1 at padding.
 
     Returns:
-        (B, T, D); of no meaning at padding.
+        (B, T, D); undefined at padding.
     """
 
     def call(self, inputs, positions):
@@ -79,15 +79,15 @@ class Taken(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable("keras_plm")
 class Spread(keras.layers.Layer):
-    """Scores of a text's positions at their places in the row that the text is part of.
+    """Scores of a text, moved to the text's positions in its row.
 
     Call arguments:
         inputs: (B, E, S) scores.
-        positions: (B, S) the place of each in the row, -1 at padding.
-        padding_mask: (B, W), of the row.
+        positions: (B, S) positions in the row, -1 at padding.
+        padding_mask: (B, W) of the row.
 
     Returns:
-        (B, E, W) float32, 0 where no position is.
+        (B, E, W) float32, 0 at other positions.
     """
 
     def call(self, inputs, positions, padding_mask):

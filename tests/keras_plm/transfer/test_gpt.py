@@ -280,7 +280,7 @@ class TestRegressor:
             score_range([Example("a", "yes")])
         with pytest.raises(ValueError, match="Scores must differ. Received: all 2 are 1.0"):
             score_range([Example("a", 1.0), Example("b", 1.0)])
-        with pytest.raises(ValueError, match="A score has no probability"):
+        with pytest.raises(ValueError, match="Scores have no `probabilities`"):
             head.predict(["a"], probabilities=True)
 
 
