@@ -1,6 +1,6 @@
-"""Writing token by token: greedy, sampling and beam search, on arrays or on texts.
+"""Decoding token by token: greedy, sampling and beam search, on arrays or on texts.
 
-A model that decodes has two methods, see `keras_plm.models.EncoderDecoder`:
+A model needs two methods for decoding, see `keras_plm.models.EncoderDecoder`:
 `prefill(inputs, max_new_tokens) -> (memory, state)` and
 `decode_step(token_ids, state, memory, index) -> (logits, state)`.
 """

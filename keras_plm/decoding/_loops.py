@@ -1,4 +1,4 @@
-"""The loops of decoding, of tensors only, so that every backend can compile them.
+"""Loops of decoding, only on tensors: every backend can compile them.
 
 Shapes: B batch, K beams, C candidates, U new tokens at most, V vocabulary.
 """
@@ -10,12 +10,12 @@ IMPOSSIBLE = -1e30  # a score below all others, and finite
 
 
 def greedy_rows(model, inputs, **options):
-    """The likeliest token at every step: (B, U) ids and (B,) scores."""
+    """Writes the most likely token at every step: (B, U) ids and (B,) scores."""
     return _write_rows(model, inputs, lambda logits, index: ops.argmax(logits, axis=-1), **options)
 
 
 def sampled_rows(model, inputs, uniform, temperature, top_k, top_p, **options):
-    """A random token at every step, decided by uniform numbers (B, U): as `greedy_rows`."""
+    """Writes a random token at every step, from uniform numbers (B, U): as `greedy_rows`."""
 
     def choose(logits, index):
         return _draw(logits, ops.take(uniform, index, axis=1), temperature, top_k, top_p)
@@ -54,13 +54,13 @@ def _write_rows(model, inputs, choose, max_new_tokens, start_token_id, stop_toke
 
 
 def _draw(logits, uniform, temperature, top_k, top_p):
-    """A token of each row: (B, V) logits and (B,) numbers in [0, 1) to (B,) ids."""
+    """Draws a token of each row: (B, V) logits and (B,) numbers in [0, 1) to (B,) ids."""
     count = logits.shape[-1] if top_k is None else min(top_k, logits.shape[-1])
-    best, ids = ops.top_k(logits / temperature, count)  # (B, count), likeliest first
-    ends = ops.cumsum(ops.softmax(best, axis=-1), axis=-1)  # where each token's interval ends
+    best, ids = ops.top_k(logits / temperature, count)  # (B, count), most likely first
+    ends = ops.cumsum(ops.softmax(best, axis=-1), axis=-1)  # end of each token's interval
     last, kept = count - 1, ends[:, -1]
     if top_p is not None:
-        # The fewest tokens that hold the probability: those whose interval begins below it.
+        # The fewest tokens with this probability: their intervals begin below it.
         last = ops.sum(ops.cast(ends[:, :-1] < top_p, "int32"), axis=-1)  # (B,)
         kept = ops.take_along_axis(ends, last[:, None], axis=-1)[:, 0]
     place = ops.sum(ops.cast(ends <= (uniform * kept)[:, None], "int32"), axis=-1)
@@ -77,9 +77,9 @@ def best_beams(
     num_beams,
     length_penalty,
 ):
-    """The K best texts of each row, finished ones first: (B, K, U) ids and (B, K) scores."""
+    """Searches the K best texts of each row, finished ones first: (B, K, U) ids, (B, K) scores."""
     batch = _batch_size(inputs)
-    # The source is read once; the beams of a row are adjacent: (B K, ...).
+    # The model reads the source once; the beams of a row are adjacent: (B K, ...).
     memory, state = _rows(
         model.prefill(inputs, max_new_tokens), ops.arange(batch * num_beams) // num_beams
     )
@@ -95,12 +95,12 @@ def best_beams(
         last = ops.take(texts, ops.maximum(index - 1, 0), axis=2)  # (B, K)
         last = ops.reshape(ops.where(index == 0, start_token_id, last), (-1,))
         logits, state = model.decode_step(last, state, memory, index)
-        # Enough candidates to keep K unfinished texts if all of the best end here.
+        # Enough candidates for K unfinished texts, even if all of the best ones end here.
         scores, texts, parents, tokens = _extended(
             scores, texts, logits, index, max(2, 1 + len(stop_token_ids))
         )
         ended = _is_stop(tokens, stop_token_ids)  # (B, C)
-        # A text that ends among the K best of its step is done, until its row has K of them.
+        # A text that ends among the K best of its step is done, if its row has fewer than K.
         among_best = ops.arange(ended.shape[-1]) < num_beams
         finishes = ended & among_best & (scores > IMPOSSIBLE / 2) & (num_done < num_beams)[:, None]
         num_done = num_done + ops.sum(ops.cast(finishes, "int32"), axis=-1)
@@ -117,13 +117,13 @@ def best_beams(
 
     empty = ops.full((batch, num_beams, max_new_tokens), pad_id, dtype="int32")
     nothing = ops.full((batch, num_beams), IMPOSSIBLE, dtype="float32")
-    # One beam at first: K equal ones would stay equal.
+    # Only one beam at first: K equal beams would stay equal.
     one = ops.concatenate([ops.zeros((batch, 1)), nothing[:, 1:]], axis=1)
     num_done, index = ops.zeros((batch,), "int32"), ops.convert_to_tensor(0, dtype="int32")
     index, scores, texts, done_scores, done_texts, num_done, _ = ops.while_loop(
         unfinished, search, (index, one, empty, nothing, empty, num_done, state)
     )
-    # Both kinds are sorted: the done ones, then as many of the others as fit.
+    # Both kinds are sorted. The done texts come first, then as many others as fit.
     place, num_done = ops.arange(num_beams, dtype="int32"), num_done[:, None]
     order = ops.where(place < num_done, place, num_beams + place - num_done)  # (B, K)
     scores = ops.concatenate([done_scores, normalized(scores, index)], axis=1)
@@ -135,11 +135,11 @@ def best_beams(
 
 
 def _extended(scores, texts, logits, index, per_beam):
-    """The best continuations of all beams of a row by one token.
+    """Finds the best continuations of all beams of a row by one token.
 
     Returns:
-        `(scores, texts, parents, tokens)`: (B, C) best first, (B, C, U), the beams that they
-        continue (B, C), and the tokens at `index` (B, C).
+        `(scores, texts, parents, tokens)`: (B, C) scores, best first; (B, C, U) texts; (B, C)
+        numbers of the continued beams; (B, C) tokens at `index`.
     """
     batch, beams, _ = texts.shape
     gained = ops.log_softmax(ops.cast(logits, "float32"))  # (B K, V)
@@ -155,15 +155,15 @@ def _extended(scores, texts, logits, index, per_beam):
 
 
 def _best(count, scores, *columns):
-    """The `count` highest scores of each row, and what stands in the columns at their places.
+    """Selects the `count` highest scores of each row, and the columns at their places.
 
     Args:
-        count: N.
-        scores: Tensors (B, n), side by side.
-        *columns: Lists of as many tensors, (B, n) or (B, n, U) each.
+        count: Number N.
+        scores: Tensors (B, n) to concatenate.
+        *columns: Lists of as many tensors, each (B, n) or (B, n, U).
 
     Returns:
-        (B, N) best first, and of each column (B, N) or (B, N, U).
+        (B, N) scores, best first, then each column, (B, N) or (B, N, U).
     """
     scores, places = ops.top_k(ops.concatenate(scores, axis=1), count)
     columns = [ops.concatenate(column, axis=1) for column in columns]
@@ -178,7 +178,7 @@ def _rows(tensors, rows):
 
 
 def _is_stop(token_ids, stop_token_ids):
-    """True where a token ends a text."""
+    """Returns True where a token ends a text."""
     found = ops.zeros_like(token_ids, dtype="bool")
     for stop in stop_token_ids:
         found = ops.logical_or(found, token_ids == stop)

@@ -1,4 +1,4 @@
-"""One call of a decoding loop: its inputs are checked, it is compiled once, its outputs checked."""
+"""Call of a decoding loop: checks of inputs and outputs, and one compilation."""
 
 import math
 import weakref
@@ -19,8 +19,8 @@ class Decoded(NamedTuple):
     """Result of a decoding strategy, NumPy arrays.
 
     Args:
-        token_ids: (B, U); (B, K, U) of `beam_search`.
-        scores: (B,); (B, K) of `beam_search`.
+        token_ids: (B, U); from `beam_search` (B, K, U).
+        scores: (B,); from `beam_search` (B, K).
 
     >>> decoded = Decoded(np.array([[5, 6]]), np.array([-1.5]))
     >>> decoded.token_ids.tolist(), decoded.scores.tolist()
@@ -32,10 +32,10 @@ class Decoded(NamedTuple):
 
 
 def check_inputs(model, inputs, max_new_tokens):
-    """What a model decodes from, and how many tokens it may write.
+    """Checks the inputs of decoding and the largest number of new tokens.
 
     Returns:
-        `(inputs, max_new_tokens)`: a dict of NumPy arrays, and U.
+        `(inputs, max_new_tokens)`: a dict of NumPy arrays, and the number U.
 
     Raises:
         TypeError: If `inputs` is not a dict of the arrays that the model reads.
@@ -45,7 +45,7 @@ def check_inputs(model, inputs, max_new_tokens):
     needed = {"token_ids", "padding_mask"} if causal else set()
     if not isinstance(inputs, dict) or not needed <= inputs.keys():
         raise TypeError(
-            "`inputs` must be a dict of arrays, as `tokenizer.pack(texts)` gives; for texts call "
+            "`inputs` must be a dict of arrays, as from `tokenizer.pack(texts)`; for texts call "
             f"`generate`. Received: inputs={inputs!r:.60} of type {type(inputs).__name__}"
         )
     inputs = {name: np.asarray(array) for name, array in inputs.items() if name != "target_ids"}
@@ -59,12 +59,16 @@ def check_inputs(model, inputs, max_new_tokens):
 
 
 def check_max_new_tokens(model, length, max_new_tokens, inputs):
-    """U, by default 50 more than an encoder-decoder reads, 50 after a prompt, or what fits.
+    """Returns the number U of new tokens; raises unless it fits.
+
+    The default is 50 more than the inputs of an encoder-decoder, or 50 after a prompt, or fewer if
+    the model has fewer positions.
 
     Args:
-        model: The positions of a causal model hold prompt and new tokens, those of another each.
-        length: Tokens of the longest input.
-        max_new_tokens: U or `None`.
+        model: The model. A causal model has the same positions for prompt and new tokens; another
+            model has its positions for each of them.
+        length: Number of tokens of the longest input.
+        max_new_tokens: Number U, or `None` for the default.
         inputs: Description of the longest input, for errors.
 
     Raises:
@@ -87,10 +91,10 @@ def check_max_new_tokens(model, length, max_new_tokens, inputs):
 
 
 def check_stop_token_ids(stop_token_ids):
-    """A tuple of the ids that end a text, from one id or several.
+    """Returns the ids that end a text as a tuple, from one id or several.
 
     Raises:
-        TypeError: If one is not a whole number.
+        TypeError: If an id is not a whole number.
     """
     ids = np.asarray(stop_token_ids)
     if ids.size and ids.dtype.kind not in "iu":
@@ -100,17 +104,17 @@ def check_stop_token_ids(stop_token_ids):
     return tuple(sorted(set(ids.ravel().tolist())))
 
 
-_LOOPS = weakref.WeakKeyDictionary()  # of each model, its compiled loops by their options
+_LOOPS = weakref.WeakKeyDictionary()  # model -> its compiled loops by options
 
 
 def run(loop, model, inputs, *arrays, cache, **options):
-    """Calls a loop, which is compiled once for each model, its variables and the options.
+    """Calls a loop; compiles it once for each model, its variables and the options.
 
     Args:
         loop: A function of `keras_plm.decoding._loops`.
         model: The model.
-        inputs, *arrays: The loop's inputs, as NumPy arrays.
-        cache: If False, by `without_cache`.
+        inputs, *arrays: Inputs of the loop, as NumPy arrays.
+        cache: If False, use `without_cache`.
         **options: Other arguments of the loop, all hashable.
 
     Returns:
@@ -120,13 +124,13 @@ def run(loop, model, inputs, *arrays, cache, **options):
         FloatingPointError: If a score is not a number.
     """
     if hasattr(model, "jax_state_sync"):
-        model.jax_state_sync()  # within a `fit`
+        model.jax_state_sync()  # needed within a `fit`
     loops = _LOOPS.setdefault(model, {})
-    # Other variables (LoRA, say) make another function: on JAX it is given their values.
+    # Other variables, such as those of LoRA, need another function: JAX passes it their values.
     variables = tuple(id(variable) for variable in model.variables)
     key = (loop, cache, variables, *sorted(options.items()))
     if key not in loops:
-        # Not `model` itself, which would keep the model alive in its own entry.
+        # A strong reference would keep the model alive in its own entry.
         reference = weakref.ref(model)
 
         def decode(inputs, *arrays):

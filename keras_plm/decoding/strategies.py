@@ -29,11 +29,11 @@ def greedy(
 
     Args:
         model: A model with `prefill` and `decode_step`.
-        inputs: A dict of arrays that `model.prefill` reads, the batch first.
-        start_token_id: Token before the first; unused by a causal model, which has a prompt.
-        stop_token_ids: The id, or several ids, at the end of a text.
-        max_new_tokens: Largest number of new tokens of a row, stop token included. By default 50
-            more than the inputs have, for a causal model 50, or as many as its positions allow.
+        inputs: A dict of arrays that `model.prefill` reads; the batch is the first axis.
+        start_token_id: Token before the first one; a causal model has a prompt and ignores it.
+        stop_token_ids: Id, or several ids, at the end of a text.
+        max_new_tokens: Largest number of new tokens of a row, including the stop token. By default
+            50 more than the inputs have, for a causal model 50, or as many as its positions allow.
         pad_id: Id of the padding.
         cache: If False, recompute all steps at each step, see `keras_plm.decoding.without_cache`.
             This works for any model with `target_ids`.
@@ -137,7 +137,7 @@ def sample(
 
 
 def _uniform(seed, batch, steps):
-    """(B, U) numbers, of a row neither dependent on the other rows nor on U."""
+    """Draws (B, U) numbers; those of a row depend neither on other rows nor on U."""
     rows = [np.random.default_rng([*np.atleast_1d(seed), row]) for row in range(batch)]
     return np.stack([rng.random(steps, dtype="float32") for rng in rows])
 
@@ -156,7 +156,7 @@ def beam_search(
     """Generates text by beam search: keeps the K best partial texts of each row at every step.
 
     A text that ends among the K best of its step is finished; a row ends with K finished texts.
-    Their order is that of `log P / ((5 + length) / 6) ** length_penalty`; without the penalty short
+    They are sorted by `log P / ((5 + length) / 6) ** length_penalty`; without the penalty short
     texts win. One beam equals `greedy`.
 
     Reference: length penalty: Wu et al. 2016, arXiv 1609.08144, section 7, equation 14; 4 beams and

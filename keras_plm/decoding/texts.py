@@ -1,4 +1,4 @@
-"""Strings in, strings out: `generate`; and `alignment`, where a translator looks."""
+"""Decoding of texts: `generate`, and `alignment`, the attention of a translation."""
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
@@ -36,7 +36,7 @@ def generate(
             as `BytePair`. Prompts of a language model have no special tokens.
         prompts: A list of texts.
         strategy: `greedy`, `sample` or `beam_search`; by default `greedy` for a language model,
-            else `beam_search`.
+            otherwise `beam_search`.
         batch_size: Number of prompts per batch.
         **options: Options of the strategy. By default a text ends at the tokenizer's `end_id`. With
             `sample` a text depends on the `seed` and on the position of its prompt.
@@ -90,12 +90,12 @@ def generate(
     batches = _prompt_batches(rows, min(batch_size, len(prompts)), model, tokenizer.pad_id)
     texts, seed = [""] * len(prompts), options.get("seed", 0)
     for i in range(len(batches)):
-        if strategy is sample:  # else each batch would be drawn with the same numbers
+        if strategy is sample:  # otherwise all batches would use the same numbers
             options["seed"] = [*np.atleast_1d(seed), i]
         token_ids, _ = strategy(model, batches[i][0], **options)
         best = token_ids.reshape(len(token_ids), -1, token_ids.shape[-1])[:, 0]
         for row, written in zip(batches.rows(i), best, strict=True):
-            if row < 0:  # fills the batch up
+            if row < 0:  # padding of the batch
                 continue
             written = until_stop(written, options["stop_token_ids"])
             if causal:
@@ -107,7 +107,7 @@ def generate(
 
 
 def _continuation(tokenizer, prompt_ids, written):
-    """The text of new tokens, with the space before it, if any."""
+    """Returns the text of new tokens, with the space before it, if any."""
     whole = tokenizer.detokenize([*prompt_ids, *written])
     return whole[len(tokenizer.detokenize(prompt_ids)) :]
 
@@ -129,16 +129,16 @@ def _prompt_batches(rows, batch_size, model, pad_id):
 
 
 def _check_options(strategy, options):
-    """Raises unless a strategy is a function that has these options."""
+    """Raises unless a strategy is a function with these options."""
     if not callable(strategy):
         raise ValueError(
-            "`strategy` is one of the functions `greedy`, `sample` and `beam_search`, without "
+            "`strategy` must be one of the functions `greedy`, `sample` and `beam_search`, without "
             f"quotes. Received: {strategy!r}"
         )
     known = {f: set(inspect.signature(f).parameters) for f in (greedy, sample, beam_search)}
     for name in options.keys() - known.get(strategy, options.keys()):
         others = [f"`strategy={f.__name__}`" for f, names in known.items() if name in names]
-        hint = f"it is of {' and '.join(others)}" if others else "nor have others"
+        hint = f"which needs {' or '.join(others)}" if others else "nor has any other strategy"
         raise ValueError(
             f"`{strategy.__name__}` has no option {name!r}, {hint}. "
             f"Received: {name}={options[name]!r}"
@@ -149,11 +149,11 @@ def _check_options(strategy, options):
 
 
 def _encode(model, tokenizer, texts):
-    """Token ids that the model can read."""
+    """Returns the token ids of texts; raises unless the model can read them."""
     if not hasattr(model, "decode_step"):
         raise ValueError(
-            "Only a model that decodes token by token writes texts: a `Seq2Seq`, a `Transformer`, "
-            "a `GPT` or your own with `prefill` and `decode_step`. "
+            "Texts need a model that decodes token by token: a `Seq2Seq`, a `Transformer`, a `GPT` "
+            "or your own with `prefill` and `decode_step`. "
             f"Received: {type(model).__name__}"
         )
     check_tokenizer(tokenizer)
@@ -165,8 +165,8 @@ def _encode(model, tokenizer, texts):
     if limit is not None and rows.lengths.max() > limit:
         longest = int(rows.lengths.argmax())
         raise ValueError(
-            f"This model reads at most {limit} tokens: shorten or split the text. Received: "
-            f"{rows.lengths[longest]} tokens in text {longest}, {texts[longest][:60]!r}"
+            f"A text for this model must have at most {limit} tokens: shorten or split it. "
+            f"Received: {rows.lengths[longest]} tokens in text {longest}, {texts[longest][:60]!r}"
         )
     return rows
 
@@ -178,18 +178,18 @@ def alignment(
     target: str | None = None,
     **options,
 ) -> tuple[np.ndarray, list[str], list[str]]:
-    """Attention weights of generated text, for `keras_plm.plots.attention`.
+    """Computes attention weights of generated text, for `keras_plm.plots.attention`.
 
     Args:
         model: A `Seq2Seq` with attention or a `Transformer`.
-        tokenizer: Its tokenizer.
+        tokenizer: The model's tokenizer.
         source: One text.
         target: The generated text; by default the best of `beam_search`.
         **options: Options of `beam_search`.
 
     Returns:
-        `(weights, target_tokens, source_tokens)`: weights (T, S), for a Transformer (L, N, T, S), a
-        NumPy array, and two lists of strings, end tokens included.
+        `(weights, target_tokens, source_tokens)`: a NumPy array (T, S), for a Transformer
+        (L, N, T, S), and two lists of strings, including end tokens.
 
     Raises:
         ValueError: If a text is empty, too long or not a string, the tokenizer has more ids than
@@ -205,7 +205,7 @@ def alignment(
     """
     if not isinstance(source, str) or not isinstance(target, str | None):
         raise ValueError(
-            f"`source` and `target` are one text each. Received: {source!r} and {target!r}"
+            f"`source` and `target` must be one text each. Received: {source!r} and {target!r}"
         )
     if not source.strip() or (target is not None and not target.strip()):
         raise ValueError(f"Both texts must have words. Received: {source!r} and {target!r}")
@@ -234,14 +234,14 @@ def alignment(
 def until_stop(
     token_ids: Sequence[int] | np.ndarray, stop_token_ids: int | Sequence[int]
 ) -> Sequence[int] | np.ndarray:
-    """Token ids before the first stop token.
+    """Returns the token ids before the first stop token.
 
     Args:
         token_ids: Ids of one row.
-        stop_token_ids: The id, or several ids, at the end of a text.
+        stop_token_ids: Id, or several ids, at the end of a text.
 
     Returns:
-        A part of `token_ids`; all ids without a stop token.
+        A part of `token_ids`; all of them if there is no stop token.
 
     >>> until_stop([5, 6, 2, 0], 2)
     [5, 6]

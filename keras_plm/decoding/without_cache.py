@@ -1,21 +1,21 @@
-"""The plain definition of decoding: everything written so far is read again at each step."""
+"""Decoding by its definition: each step reads the whole text again."""
 
 import keras
 from keras import ops
 
 
 def without_cache(model):
-    """A model's `prefill` and `decode_step` by its definition, in the square of their time.
+    """Returns `prefill` and `decode_step` of a model by its definition; takes quadratic time.
 
     Args:
-        model: Maps `inputs` with `target_ids` (B, T) to logits (B, T, V); or a causal encoder, as
-            `GPT`.
+        model: A model from `inputs` with `target_ids` (B, T) to logits (B, T, V), or a causal
+            encoder such as `GPT`.
     """
     return _Continuing(model) if getattr(model, "causal", False) else _Translating(model)
 
 
 class _Translating:
-    """Of an encoder-decoder: the state is the text written so far."""
+    """Decoding with an encoder-decoder: the state is the text so far."""
 
     def __init__(self, model):
         self.model = model
@@ -31,7 +31,7 @@ class _Translating:
 
 
 class _Continuing:
-    """Of a causal encoder: the state is the prompt and the text written after it."""
+    """Decoding with a causal encoder: the state is the prompt and the text so far."""
 
     def __init__(self, model):
         self.model = model

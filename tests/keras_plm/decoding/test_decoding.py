@@ -363,9 +363,9 @@ class TestTexts:
         with pytest.raises(ValueError, match="token by token.*Received: BERT"):
             generate(BERT(9, 1, 1, 4, 4), tokenizer, self.lines)
         for strategy, option, hint in (
-            (greedy, "num_beams", "it is of `strategy=beam_search`"),
-            (None, "temperature", "it is of `strategy=sample`"),
-            (sample, "temprature", "nor have others"),
+            (greedy, "num_beams", "which needs `strategy=beam_search`"),
+            (None, "temperature", "which needs `strategy=sample`"),
+            (sample, "temprature", "nor has any other strategy"),
         ):
             with pytest.raises(ValueError, match=f"no option '{option}', {hint}. .*{option}=2"):
                 generate(model, tokenizer, self.lines, strategy=strategy, **{option: 2})
