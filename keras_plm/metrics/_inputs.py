@@ -1,10 +1,10 @@
-"""Truth and predictions as two lists, checked."""
+"""Checks of truth and predictions."""
 
 from keras_plm.files.sequences import as_list, is_missing
 
 
 def single(y_true, y_pred):
-    """As `both`, for scores of one value a row."""
+    """Returns the same as `both`, for scores of one value per row."""
     sides = list(both(y_true, y_pred))
     for side, (name, values) in enumerate(zip(("y_true", "y_pred"), sides, strict=True)):
         if all(isinstance(value, list) and len(value) == 1 for value in values):  # (N, 1)
@@ -15,17 +15,17 @@ def single(y_true, y_pred):
         )
         if wrong is not None:
             raise ValueError(
-                "Every row has one true and one predicted value: of probabilities of classes take "
-                "the class, `.argmax(axis=-1)`; `word_accuracy` takes lists of tags. "
+                "Every row needs one true and one predicted value: convert probabilities to "
+                "classes with `.argmax(axis=-1)`; for lists of tags use `word_accuracy`. "
                 f"Received: {values[wrong]!r:.60} in row {wrong} of `{name}`"
             )
     return sides
 
 
 def both(y_true, y_pred, complete=True):
-    """Truth and predictions as two lists, by position, of one length.
+    """Returns truth and predictions as two lists of equal length.
 
-    With `complete` no value may be missing.
+    With `complete` it raises if a value is missing.
     """
     sides = []
     for name, values in (("y_true", y_true), ("y_pred", y_pred)):

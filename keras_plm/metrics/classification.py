@@ -14,7 +14,7 @@ from keras_plm.metrics._inputs import both, single
 
 
 def accuracy(y_true: Iterable[Any], y_pred: Iterable[Any]) -> float:
-    """Fraction of predictions that equal the true labels.
+    """Computes the fraction of predictions that equal the true labels.
 
     Args:
         y_true, y_pred: True and predicted labels, of equal length.
@@ -34,7 +34,7 @@ def accuracy(y_true: Iterable[Any], y_pred: Iterable[Any]) -> float:
 
 
 def f1(y_true: Iterable[Any], y_pred: Iterable[Any], positive: Any = None) -> float:
-    """F1 of the positive one of two classes.
+    """Computes the F1 of the positive one of two classes.
 
     Args:
         y_true, y_pred: True and predicted labels, of equal length.
@@ -44,7 +44,7 @@ def f1(y_true: Iterable[Any], y_pred: Iterable[Any], positive: Any = None) -> fl
         The F1, in [0, 1].
 
     Raises:
-        ValueError: As `accuracy`; without `positive`, if there are not two classes.
+        ValueError: As `accuracy`. Without `positive`: if there are not exactly two classes.
 
     >>> f1([0, 1, 1], [1, 1, 0])
     0.5
@@ -55,16 +55,16 @@ def f1(y_true: Iterable[Any], y_pred: Iterable[Any], positive: Any = None) -> fl
     if positive is None:
         labels = sorted(set(y_true) | set(y_pred))
         if len(labels) > 2:
-            raise ValueError(f"`f1` is of two classes. Received: {labels}")
+            raise ValueError(f"`f1` needs two classes. Received: {labels}")
         if len(labels) < 2:
-            raise ValueError(f"Of one class, say which is `positive`. Received: {labels}")
+            raise ValueError(f"With a single class, `f1` needs `positive`. Received: {labels}")
         positive = labels[-1]
     true = [label == positive for label in y_true]
     return float(f1_score(true, [label == positive for label in y_pred], zero_division=0.0))
 
 
 def matthews_correlation(y_true: Iterable[Any], y_pred: Iterable[Any]) -> float:
-    """Matthews' correlation of two labelings.
+    """Computes Matthews' correlation of two labelings.
 
     Reference: Gorodkin, "Comparing two K-category assignments by a K-category correlation
     coefficient", 2004.
@@ -82,7 +82,7 @@ def matthews_correlation(y_true: Iterable[Any], y_pred: Iterable[Any]) -> float:
     1.0
     """
     y_true, y_pred = single(y_true, y_pred)
-    # By counts: a confusion matrix has the square of the number of labels.
+    # By counts, because a confusion matrix grows with the square of the number of labels.
     rows, hits = len(y_true), sum(map(operator.eq, y_true, y_pred))
     true, pred = Counter(y_true), Counter(y_pred)
     both = hits * rows - sum(count * pred[label] for label, count in true.items())
@@ -95,7 +95,7 @@ def matthews_correlation(y_true: Iterable[Any], y_pred: Iterable[Any]) -> float:
 
 
 def word_accuracy(y_true: Iterable[Any], y_pred: Iterable[Any]) -> float:
-    """Fraction of words whose tag equals the true tag.
+    """Computes the fraction of words with the true tag.
 
     Args:
         y_true, y_pred: True and predicted tags, lists of sentences of equal length.

@@ -1,4 +1,4 @@
-"""F1 of spans that tags mark, as conlleval counts them."""
+"""F1 of the spans that tags mark, by the rules of conlleval."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -44,7 +44,7 @@ def spans(tags: Sequence[str]) -> list[tuple[str, int, int]]:
 
 
 def span_scores(y_true: Iterable[Any], y_pred: Iterable[Any]) -> dict[str, Any]:
-    """Precision, recall, F1 and counts of spans, as conlleval prints them, in total and by type.
+    """Computes precision, recall, F1 and counts of spans, in total and by type, as conlleval.
 
     A span is correct if its type, first and last word equal those of a true span. Results agree
     with the CoNLL-2003 script conlleval and with seqeval's default mode.
@@ -58,7 +58,7 @@ def span_scores(y_true: Iterable[Any], y_pred: Iterable[Any]) -> dict[str, Any]:
 
     Raises:
         ValueError: If the numbers of sentences or words differ, tags mark no spans, or tags are of
-            several schemes, see `tag_scheme`. Spans of IOBES without an end are no error.
+            several schemes, see `tag_scheme`. Spans of IOBES may lack an end.
 
     >>> scores = span_scores([["B-A", "I-A", "O"]], [["B-A", "O", "B-A"]])
     >>> scores["all"]["true"], scores["all"]["found"], scores["all"]["correct"]
@@ -106,7 +106,7 @@ def span_scores(y_true: Iterable[Any], y_pred: Iterable[Any]) -> dict[str, Any]:
 
 
 def span_f1(y_true: Iterable[Any], y_pred: Iterable[Any]) -> float:
-    """F1 over all spans, as conlleval computes it.
+    """Computes the F1 over all spans, as conlleval.
 
     Args:
         y_true, y_pred: As in `span_scores`.
@@ -127,7 +127,7 @@ def span_f1(y_true: Iterable[Any], y_pred: Iterable[Any]) -> float:
 class SpanF1(keras.metrics.Metric):
     """F1 over spans as a Keras metric, for `fit` and callbacks.
 
-    It counts spans as `span_f1`, with tensor operations. Words of weight 0 are padding at the end
+    It counts spans like `span_f1`, with tensor operations. Words of weight 0 are padding at the end
     of a row.
 
     Args:
@@ -135,8 +135,8 @@ class SpanF1(keras.metrics.Metric):
         name: Name of the metric.
 
     Call arguments:
-        y_true: (B, W) tag ids. Adjacent words with the id -1, for a tag that is not among `labels`,
-            are a span that no prediction finds.
+        y_true: (B, W) tag ids; -1 for a tag that is not among `labels`. Adjacent words with -1 are
+            a span that no prediction finds.
         y_pred: (B, W, K) logits.
         sample_weight: (B, W), 0 at padding.
 
@@ -152,12 +152,12 @@ class SpanF1(keras.metrics.Metric):
 
     def __init__(self, labels: Iterable[str], name: str = "span_f1", **kwargs):
         super().__init__(name=name, **kwargs)
-        self._direction = "up"  # by which callbacks know that more is better
+        self._direction = "up"  # callbacks read that higher is better
         self.labels = labels = as_names(labels, "labels")
         prefixes = [label.partition("-")[0] for label in labels]
         types = sorted({label.partition("-")[2] for label in labels if label != "O"})
         types_of = [-1 if x == "O" else types.index(x.partition("-")[2]) for x in labels]
-        # Last those of -1, a tag that is not among the labels.
+        # The last entries are for -1, a tag that is not among the labels.
         self.type_of = np.array([*types_of, len(types)], "int32")
         self.begins = np.array([*(prefix in BEGINS for prefix in prefixes), False])
         self.ends = np.array([*(prefix in ENDS for prefix in prefixes), False])
@@ -172,7 +172,7 @@ class SpanF1(keras.metrics.Metric):
         true_start, true_end, true_type = self._chunks(y_true, real)
         start, end, kind = self._chunks(y_pred, real)
         differs = (true_start != start) | (true_end != end) | (true_type != kind)
-        # A true chunk is found if nothing differs from its first word to its last.
+        # A true chunk is found if no word of it differs.
         chunk = ops.cumsum(ops.reshape(ops.cast(true_start, "int32"), (-1,)))
         inside = ops.reshape(true_type >= 0, (-1,))
         wrong = ops.cast(ops.reshape(differs, (-1,)) & inside, "float32")
@@ -183,7 +183,7 @@ class SpanF1(keras.metrics.Metric):
         self.counts.assign_add(ops.stack([true, found, correct]))
 
     def _chunks(self, tags, real):
-        """Where chunks start and end, (B, W) each, and the type of each word, -1 outside."""
+        """Returns starts and ends of chunks and the type of each word, -1 outside; (B, W) each."""
         tags = ops.where(tags < 0, len(self.labels), tags)
         kind = ops.where(real, ops.take(ops.convert_to_tensor(self.type_of), tags), -1)
         begins = ops.take(ops.convert_to_tensor(self.begins), tags)

@@ -9,7 +9,7 @@ from keras_plm.metrics._inputs import single
 
 
 def pearson_correlation(y_true: Iterable[Any], y_pred: Iterable[Any]) -> float:
-    """Pearson's correlation of two lists of numbers.
+    """Computes Pearson's correlation of two lists of numbers.
 
     Args:
         y_true, y_pred: True and predicted numbers, of equal length.
@@ -31,7 +31,7 @@ def pearson_correlation(y_true: Iterable[Any], y_pred: Iterable[Any]) -> float:
 
 
 def spearman_correlation(y_true: Iterable[Any], y_pred: Iterable[Any]) -> float:
-    """Spearman's rank correlation of two lists of numbers.
+    """Computes Spearman's rank correlation of two lists of numbers.
 
     Args:
         y_true, y_pred: True and predicted numbers, of equal length.
@@ -53,7 +53,7 @@ def spearman_correlation(y_true: Iterable[Any], y_pred: Iterable[Any]) -> float:
 
 
 def _constant(*numbers):
-    """Whether one of the lists has no two different numbers: SciPy's correlation is then NaN."""
+    """Whether all numbers of a list are equal: SciPy's correlation is then NaN."""
     return any(np.ptp(np.asarray(x, "float64")) == 0 for x in numbers)
 
 

@@ -1,4 +1,4 @@
-"""Exact match and F1 of answers, as SQuAD is scored."""
+"""Exact match and F1 of answers, by the rules of SQuAD."""
 
 import re
 import string
@@ -13,17 +13,17 @@ from keras_plm.metrics._inputs import both
 
 
 def squad_exact_match(y_true: Iterable[Any], y_pred: Iterable[Any], version: int = 1) -> float:
-    """Fraction of answers that equal a gold answer after `normalize_answer`.
+    """Computes the fraction of answers that equal a gold answer after `normalize_answer`.
 
-    Reference: Rajpurkar et al. 2016, arXiv 1606.05250, section 6.1, and 2018, arXiv 1806.03822; it
+    Reference: Rajpurkar et al. 2016, arXiv 1606.05250, section 6.1, and 2018, arXiv 1806.03822. It
     agrees with the official scripts of SQuAD 1.1 and 2.0.
 
     Args:
         y_true: Gold answers of each question, a list of lists of strings; in version 2 `[]` for a
             question without an answer.
         y_pred: Answers, strings; in version 2 `""` for no answer.
-        version: 1 or 2. Version 2 skips gold answers that are empty after normalisation; without a
-            gold answer the answer is `""`.
+        version: 1 or 2. Version 2 skips gold answers that are empty after normalisation; if none
+            remains, the gold answer is `""`.
 
     Returns:
         The fraction, in [0, 1].
@@ -39,9 +39,9 @@ def squad_exact_match(y_true: Iterable[Any], y_pred: Iterable[Any], version: int
 
 
 def squad_f1(y_true: Iterable[Any], y_pred: Iterable[Any], version: int = 1) -> float:
-    """Mean F1 of the words of answers and gold answers.
+    """Computes the mean F1 of the words of answers and gold answers.
 
-    The best of several gold answers counts. Without words on a side the F1 is 0; in version 2 it is
+    The best of several gold answers counts. If a side has no words, the F1 is 0; in version 2 it is
     1 if neither side has words.
 
     Reference: as `squad_exact_match`.
@@ -66,7 +66,7 @@ def squad_f1(y_true: Iterable[Any], y_pred: Iterable[Any], version: int = 1) -> 
 def squad_scores(
     y_true: Iterable[Any], y_pred: Iterable[Any], version: int = 1
 ) -> list[tuple[float, float]]:
-    """Exact match and F1 of each question.
+    """Computes exact match and F1 of each question.
 
     Args:
         y_true, y_pred, version: As in `squad_exact_match`.
@@ -81,7 +81,7 @@ def squad_scores(
     [(0.0, 0.667)]
     """
     if version not in (1, 2):
-        raise ValueError(f"`version` of SQuAD's rules is 1 or 2. Received: version={version!r}")
+        raise ValueError(f"`version` of SQuAD must be 1 or 2. Received: version={version!r}")
     y_true, y_pred = both(y_true, y_pred, complete=False)
     scores = []
     for i, (gold_answers, predicted) in enumerate(zip(y_true, y_pred, strict=True)):
@@ -89,7 +89,7 @@ def squad_scores(
         gold_answers = as_list(gold_answers, "y_true") if listed else gold_answers
         if not listed or not all(isinstance(text, str) for text in (*gold_answers, predicted)):
             raise ValueError(
-                "A question has a list of gold answers and one answer, all strings. "
+                "A question needs a list of gold answers and one answer, all strings. "
                 f"Received: {gold_answers!r} and {predicted!r} as question {i}"
             )
         gold_answers = [normalize_answer(text) for text in gold_answers]
@@ -97,8 +97,8 @@ def squad_scores(
             gold_answers = [text for text in gold_answers if text] or [""]
         if not gold_answers:
             raise ValueError(
-                "In version 1 every question has an answer: score questions without one with "
-                f"`version=2`. Received: no gold answer of question {i}"
+                "In version 1 every question needs a gold answer: score questions without an "
+                f"answer with `version=2`. Received: no gold answer of question {i}"
             )
         predicted = normalize_answer(predicted)
         exact = max(float(text == predicted) for text in gold_answers)
@@ -109,7 +109,7 @@ def squad_scores(
 
 
 def _shared_words(gold, predicted, version):
-    """F1 of two bags of words."""
+    """Computes the F1 of two bags of words."""
     gold, predicted = gold.split(), predicted.split()
     if version == 2 and not (gold and predicted):
         return float(gold == predicted)
@@ -124,7 +124,7 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalize_answer(text: str) -> str:
-    """Normalises an answer as SQuAD's scripts: no case, punctuation, articles or extra spaces.
+    """Normalises an answer like SQuAD's scripts: no case, punctuation, articles or extra spaces.
 
     Args:
         text: An answer.

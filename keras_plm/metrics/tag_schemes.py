@@ -1,4 +1,4 @@
-"""Schemes by which tags mark spans: BIO, IOBES, BILOU, BMES."""
+"""Schemes of tags that mark spans: BIO, IOBES, BILOU, BMES."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -7,29 +7,29 @@ from typing import Any
 
 from keras_plm.files.sequences import as_list
 
-# Prefixes of tags by scheme: M is inside, L the last word of a span, U a span of one word.
+# Prefixes of tags by scheme: M is inside a span, L its last word, U a span of one word.
 PREFIXES = {"BIO": "BI", "IOBES": "BIES", "BILOU": "BILU", "BMES": "BMES"}
 
 
 def tag_scheme(tags: Iterable[Any], where: Callable[[int, int], str] | None = None) -> str | None:
-    """Finds the scheme of tags that mark spans; `None` for tags of words, as parts of speech.
+    """Finds the scheme of tags that mark spans; `None` for other tags, such as parts of speech.
 
-    A tag marks a span if it is a prefix, "-" and a type, as `"B-PER"`. Tags without types, as
-    `"B"`, mark spans if all tags are such letters, B or I among them. Pass the tags of all splits:
-    one split may use only a part of a scheme.
+    A tag marks a span if it is a prefix, "-" and a type, such as `"B-PER"`. Tags without types,
+    such as `"B"`, mark spans if all tags are such letters, including B or I. Pass the tags of all
+    splits: one split may use only a part of a scheme.
 
     Args:
         tags: Sentences, each a list of tags; or only the names of tags, in any order.
         where: `where(sentence, word)`, both from 0, returns the place of a tag, for error messages.
 
     Returns:
-        `"IOB1"`, `"IOB2"`, `"IOBES"`, `"BILOU"` or `"BMES"`; of names alone also `"IOB1 or IOB2"`;
-        of tags without types `"BIO without types"` and the like; or `None`. Where some spans begin
-        as in IOB1 and others as in IOB2, which are read alike, the more frequent one.
+        `"IOB1"`, `"IOB2"`, `"IOBES"`, `"BILOU"` or `"BMES"`; for only names also `"IOB1 or IOB2"`;
+        for tags without types `"BIO without types"` and the like; or `None`. If some spans begin
+        as in IOB1 and others as in IOB2, the more frequent one; both are read in the same way.
 
     Raises:
-        ValueError: If the tags are of several schemes, naming the first one that does not fit; if a
-            span of IOBES, BILOU or BMES does not begin and end as its scheme says, with the first
+        ValueError: If the tags are of several schemes; it names the first one that does not fit. If
+            a span of IOBES, BILOU or BMES does not begin and end by its scheme; it names the first
             place and the number of such tags.
 
     >>> tag_scheme([["O", "I-PER", "B-PER"]]), tag_scheme([["O", "B-PER", "I-PER"]])
@@ -59,7 +59,7 @@ def tag_scheme(tags: Iterable[Any], where: Callable[[int, int], str] | None = No
 
 
 def _are_names(tags):
-    """True for a list of tags, False for a list of sentences."""
+    """Returns True for a list of tags, False for a list of sentences."""
     return not len(tags) or isinstance(tags[0], str) or not hasattr(tags[0], "__len__")
 
 
@@ -68,7 +68,7 @@ def _sentences(tags):
 
 
 def _family(tags, where=None):
-    """As `tag_scheme`, with "BIO" for both IOB1 and IOB2."""
+    """Returns the same as `tag_scheme`, but "BIO" for both IOB1 and IOB2."""
     names_alone, sentences = _are_names(tags), _sentences(tags)
     counts = Counter(chain.from_iterable(sentences))
     if not all(isinstance(tag, str) for tag in counts):
@@ -79,14 +79,14 @@ def _family(tags, where=None):
     plain = marks.keys() - typed - bare
     if not typed:
         if plain and all(tag == "O" or all(_mark(tag)) for tag in map(_repaired, counts)):
-            rule = "A tag that marks a span is a prefix, '-' and a type, as 'B-PER'; others are 'O'"
+            rule = "A tag must be a prefix, '-' and a type, as 'B-PER', or 'O' outside of spans"
             raise _wrong_tag(sentences, plain, where, names_alone, rule)
         if plain or not bare & {"B", "I"}:
             return None
     elif len(typed) <= len(bare | plain) and (
         counts["O"] + _count(counts, typed) < _count(counts, bare | plain)
     ):
-        return None  # as S-PRO among parts of speech
+        return None  # such as S-PRO among parts of speech
 
     def fits(scheme, tag):
         return marks[tag][0] in PREFIXES[scheme]
@@ -102,9 +102,9 @@ def _family(tags, where=None):
 
 
 def _check_whole_spans(sentences, scheme, where):
-    """Raises unless all spans of a scheme that marks both ends have both.
+    """Raises unless all spans have both ends, for a scheme that marks both.
 
-    Tags of IOB2 among those of IOBES pass every check of their names, and break this one.
+    Tags of IOB2 among those of IOBES pass all checks of names, but not this one.
     """
     prefixes = PREFIXES[scheme.partition(" ")[0]]
     first, inside, last, _ = prefixes
@@ -127,21 +127,24 @@ def _check_whole_spans(sentences, scheme, where):
         i, j, received = broken[0]
         first, inside, last, single = (p + "-TYPE" * ("without" not in scheme) for p in prefixes)
         rule = (
-            f"In {scheme} a span is {single}, or begins with {first}, has {inside} within, and "
-            f"ends with {last}, all of one type: convert all tags to one scheme"
+            f"In {scheme} a span must be {single}, or begin with {first}, have {inside} within, "
+            f"and end with {last}, all of one type: convert all tags to one scheme"
         )
         raise _error_at(i, j, where, rule, f"{received}, the first of {len(broken)} such tags")
 
 
 def _mark(tag):
-    """`(prefix, type)` of a tag that marks a span, the type "" without one; else `("", "")`."""
+    """Returns `(prefix, type)` of a tag that marks a span, with "" for no type.
+
+    For other tags it returns `("", "")`.
+    """
     prefix, dash, kind = tag.partition("-")
     known = len(prefix) == 1 and prefix in "BIESLUM" and bool(dash) == bool(kind)
     return (prefix, kind) if known else ("", "")
 
 
 def _repaired(tag):
-    """The tag that was meant, as "B-PER" by "b_PER "."""
+    """Returns the intended tag, such as "B-PER" for "b_PER "."""
     return tag.strip().upper().replace("_", "-", 1)
 
 
@@ -150,7 +153,7 @@ def _count(counts, tags):
 
 
 def _wrong_tag(sentences, wrong, where, names_alone, rule):
-    """The error that names the first of the wrong tags."""
+    """Returns an error that names the first of the wrong tags."""
     places = ((i, j) for i, tags in enumerate(sentences) for j, tag in enumerate(tags))
     i, j = next((i, j) for i, j in places if sentences[i][j] in wrong)
     if names_alone:
@@ -159,14 +162,14 @@ def _wrong_tag(sentences, wrong, where, names_alone, rule):
 
 
 def _error_at(i, j, where, rule, received):
-    """The error about word j of sentence i; `where` as in `tag_scheme`."""
+    """Returns an error about word j of sentence i; `where` as in `tag_scheme`."""
     if where is None:
         return ValueError(f"{rule}. Received: {received} as sentence {i}, word {j}")
     return ValueError(f"{where(i, j)}: {rule}. Received: {received}")
 
 
 def are_spans(tags: Iterable[str]) -> bool:
-    """Whether the names of tags mark spans, as `"B-PER"` and `"O"` do and `"NOUN"` does not.
+    """Whether the names of tags mark spans: `"B-PER"` and `"O"` do, `"NOUN"` does not.
 
     Args:
         tags: Names of tags.
@@ -181,9 +184,9 @@ def are_spans(tags: Iterable[str]) -> bool:
 
 
 def check_marks(sentences):
-    """Raises unless all tags mark spans, by one scheme."""
+    """Raises unless all tags mark spans by one scheme."""
     _family(sentences)
     tags = set(chain.from_iterable(sentences))
     if wrong := {tag for tag in tags if tag != "O" and not _mark(tag)[0]}:
-        rule = "Spans are marked by 'O' and tags as 'B-PER'; score others by `word_accuracy`"
+        rule = "Spans need tags such as 'B-PER' and 'O': score other tags with `word_accuracy`"
         raise _wrong_tag(sentences, wrong, None, False, rule)

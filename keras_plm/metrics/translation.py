@@ -8,9 +8,9 @@ from keras_plm.metrics._inputs import both
 
 
 def bleu(y_true: Iterable[Any], y_pred: Iterable[Any]) -> float:
-    """BLEU of a corpus of translations, computed by sacrebleu.
+    """Computes the BLEU of a corpus of translations with sacrebleu.
 
-    Pass detokenized texts: sacrebleu splits them, so models with different tokenizers are
+    Pass detokenized texts: sacrebleu tokenizes them, which makes models with different tokenizers
     comparable. It is a score of the whole corpus, not a mean over sentences. Publish it together
     with `bleu_signature`.
 
@@ -35,26 +35,26 @@ def bleu(y_true: Iterable[Any], y_pred: Iterable[Any]) -> float:
     for name, texts in (("y_true", y_true), ("y_pred", y_pred)):
         if isinstance(texts, str):
             raise ValueError(
-                f"`{name}` is a list of sentences, also of one. Received: {name}={texts!r}"
+                f"`{name}` must be a list of sentences, even for one. Received: {name}={texts!r}"
             )
     y_true, y_pred = both(y_true, y_pred)
     references = [[texts] if isinstance(texts, str) else list(texts) for texts in y_true]
     for i, (texts, predicted) in enumerate(zip(references, y_pred, strict=True)):
         if not texts or not all(isinstance(text, str) for text in (*texts, predicted)):
             raise ValueError(
-                "A sentence has one reference or more and one translation, all strings. "
+                "A sentence needs at least one reference and one translation, all strings. "
                 f"Received: {texts} and {predicted!r} as sentence {i}"
             )
-    # sacrebleu takes all first references, then all second ones; None where a sentence has fewer.
+    # sacrebleu takes all first references, then all second ones; None if a sentence has fewer.
     by_rank = [list(texts) for texts in zip_longest(*references)]
     return float(_sacrebleu().corpus_score(list(y_pred), by_rank).score)
 
 
 def bleu_signature(references: int = 1) -> str:
-    """Signature of `bleu` for papers, with the settings and the version of sacrebleu.
+    """Returns the signature of `bleu` for papers, with settings and version of sacrebleu.
 
     Args:
-        references: Number of references of each sentence.
+        references: Number of references per sentence.
 
     Returns:
         The signature, a string.
@@ -63,7 +63,7 @@ def bleu_signature(references: int = 1) -> str:
     'nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp'
     """
     score = _sacrebleu()
-    score.corpus_score(["a"], [["a"]] * references)  # it counts the references as it scores
+    score.corpus_score(["a"], [["a"]] * references)  # the signature counts these references
     return str(score.get_signature())
 
 
@@ -72,5 +72,5 @@ def _sacrebleu():
         from sacrebleu.metrics import BLEU
     except ImportError as error:
         raise ImportError("BLEU needs the package sacrebleu: pip install sacrebleu.") from error
-    # `force` changes no score: it keeps a warning from the log, of texts that end in " .".
+    # `force` changes no score: it hides a warning about texts that end in " .".
     return BLEU(force=True)

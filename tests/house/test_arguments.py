@@ -247,7 +247,7 @@ def test_ids_may_be_a_tensor():
 
 def test_columns_of_one_number_are_scored():
     assert accuracy(np.array([[1], [0]]), np.array([[1], [1]])) == 0.5
-    with pytest.raises(ValueError, match="`word_accuracy` takes lists of tags"):
+    with pytest.raises(ValueError, match="for lists of tags use `word_accuracy`"):
         accuracy([["O", "B-A"]], [["O", "O"]])
 
 

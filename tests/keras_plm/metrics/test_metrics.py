@@ -277,11 +277,11 @@ def test_bad_input_is_explained():
             score([1], [])
     with pytest.raises(ValueError, match="2 and 1 tags in sentence 0"):
         span_f1([["O", "O"]], [["O"]])
-    with pytest.raises(ValueError, match="of two classes"):
+    with pytest.raises(ValueError, match="needs two classes"):
         metrics.f1([0, 1, 2], [0, 1, 2])
     # A label that training lacks counts as an error: 1 hit, 1 miss, 1 false positive.
     assert metrics.f1(["no", "yes", "new", "yes"], ["no", "yes", "yes", "no"], "yes") == 0.5
-    with pytest.raises(ValueError, match="which is `positive`"):
+    with pytest.raises(ValueError, match="needs `positive`"):
         metrics.f1([0, 0], [0, 0])
     assert metrics.f1([0, 0], [0, 0], positive=1) == 0.0
 
@@ -336,9 +336,9 @@ def test_bad_translations_are_explained(monkeypatch):
         metrics.bleu(["a"], ["a", "b"])
     with pytest.raises(ValueError, match="at least one"):
         metrics.bleu([], [])
-    with pytest.raises(ValueError, match="`y_pred` is a list of sentences.*y_pred='a b'"):
+    with pytest.raises(ValueError, match="`y_pred` must be a list of sentences.*y_pred='a b'"):
         metrics.bleu(["a b"], "a b")
-    with pytest.raises(ValueError, match="`y_true` is a list of sentences"):
+    with pytest.raises(ValueError, match="`y_true` must be a list of sentences"):
         metrics.bleu("a b", ["a b"])
     for truth, guess in ((["a", []], ["a", "b"]), (["a", "b"], ["a", ["b"]])):
         with pytest.raises(ValueError, match="all strings.*as sentence 1"):
@@ -399,8 +399,8 @@ class TestSquad:
             ([["a"]], [], {}, "one prediction per truth"),
             (["a"], ["a"], {}, "list of gold answers and one answer.*'a' and 'a' as question 0"),
             ([["a"]], [None], {}, "None as question 0"),
-            ([[]], ["a"], {}, "every question has an answer.*version=2"),
-            ([["a"]], ["a"], {"version": "2.0"}, "`version` of SQuAD's rules is 1 or 2"),
+            ([[]], ["a"], {}, "every question needs a gold answer.*version=2"),
+            ([["a"]], ["a"], {"version": "2.0"}, "`version` of SQuAD must be 1 or 2"),
         ],
     )
     def test_bad_input(self, golds, guesses, options, match):
