@@ -448,7 +448,7 @@ def run_on(
 
     Yields:
         `(rows, outputs)`: the numbers of the real rows of the batch, and their outputs as NumPy
-            arrays in the model's output structure.
+        arrays in the model's output structure.
 
     Raises:
         FloatingPointError: If an output is not finite.

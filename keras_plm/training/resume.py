@@ -253,8 +253,8 @@ class TrainingState(StepCounter):
 
         Raises:
             ValueError: If all files are damaged, or the file is of another model, other settings,
-                another optimizer, other batches or another split over devices. The
-                    model then stays unchanged.
+                another optimizer, other batches or another split over devices. The model then stays
+                unchanged.
         """
         check_whole_state()
         with _scope(model, self.batches):

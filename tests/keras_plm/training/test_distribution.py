@@ -127,7 +127,7 @@ def test_weights_that_do_not_part_evenly_are_named():
     bert = BERT(20, 1, 2, 8, 12)
     with pytest.raises(ValueError, match=r"number of heads.*num_heads=2, mesh=\(..., 4\)"):
         check_layout(bert, LAYOUTS["transformer"], 4)
-    with pytest.raises(ValueError, match="each axis.*of shape"):
+    with pytest.raises(ValueError, match="each weight axis.*of shape"):
         check_layout(BERT(20, 1, 5, 10, 12), LAYOUTS["transformer"], 5)
     with pytest.raises(ValueError, match="must name weights of this model"):
         check_layout(bert, {"nothing": (None,)}, 2)
