@@ -313,7 +313,7 @@ def pack_sentences(lengths, batch_size, unroll_steps):
 
     Returns:
         `(sentences, batches)`: a list of sentence numbers for each row, and the number of full
-            batches.
+        batches.
 
     >>> pack_sentences([3, 4, 2, 2], batch_size=2, unroll_steps=3)
     ([[0, 2, 3], [1]], 1)

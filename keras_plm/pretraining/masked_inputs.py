@@ -158,7 +158,7 @@ def gather_chosen(token_ids, chosen, count):
 
     Returns:
         `(positions, targets, weights)`, each (B, P): int32, int32 and float32. After the chosen
-            ones all are 0; before, weights are 1.
+        ones all are 0; before, weights are 1.
 
     >>> ids, chosen = np.array([[2, 7, 8, 9, 3]]), np.array([[False, True, False, True, False]])
     >>> for array in gather_chosen(ids, chosen, 3):
@@ -191,7 +191,7 @@ def pack_segments(tokens, pairs, length, tokenizer, two_segments=True):
 
     Returns:
         `(inputs, text)`: a dict of `token_ids`, `segment_ids` and `padding_mask`, each (B, T); and
-            a mask (B, T), True at tokens of A and B.
+        a mask (B, T), True at tokens of A and B.
     """
     steps = np.arange(length)
     start_a, length_a, start_b, length_b = (pairs[:, i : i + 1] for i in range(4))  # (B, 1)
