@@ -1,8 +1,8 @@
-"""Files of a feature store: written whole or not at all, compared with their manifest on opening.
+"""Files of a feature store: atomic writing, and comparison with their manifest on opening.
 
-The manifest holds the size and checksum of each file and the name of the store. Sizes and shapes
-are compared whenever a store is opened, checksums once in a process: training reads all of the
-features anyway, many times.
+The manifest holds the size and checksum of each file and the name of the store. Each opening
+compares sizes and shapes. Only the first one in a process compares checksums: training reads
+all features many times.
 """
 
 import contextlib
@@ -25,20 +25,20 @@ from keras_plm.files.writing import replacing_folder, write_json
 FEATURES, COUNTS, PARTS = "features.npy", "counts.npy", "parts.npy"
 MANIFEST = "manifest.json"
 SHAPE = {"store": str, "pairs": bool, "files": manifest.SHAPE}
-REPAIR = "Remove the folder, and its features are computed again."
+REPAIR = "Remove the folder to recompute its features."
 
-_checked = set()  # (folder, state of its files) whose checksums this process has compared
+_checked = set()  # (folder, state of its files) with compared checksums
 
 
 @dataclasses.dataclass(frozen=True)
 class Arrays:
-    """What a folder holds, see `FeatureStore`.
+    """Content of a folder, see `FeatureStore`.
 
     Attributes:
         features: (vectors, L + 1, D) float16, memory-mapped and read-only.
-        counts: (N,).
-        parts: (N, 2, 2), or `None`.
-        pairs: Whether the two vectors of an example are those of two texts.
+        counts: (N,) number of vectors of each example.
+        parts: (N, 2, 2) start and number of the vectors of each text of a pair, or `None`.
+        pairs: Whether an example has one vector for each of two texts.
     """
 
     features: np.ndarray
@@ -48,18 +48,19 @@ class Arrays:
 
 
 def read(folder):
-    """The `Arrays` of a folder.
+    """Reads the `Arrays` of a folder.
 
     Raises:
-        ValueError: If it is no store, was changed since it was written, or its arrays do not agree.
-        OSError: If it may not be read.
+        ValueError: If it is not a store, has changed since it was written, or its arrays do not fit
+            together.
+        OSError: If it cannot be read.
     """
     folder = Path(folder)
     about = read_json(folder / MANIFEST, SHAPE, 1 << 16, "of a feature store")
     files = about["files"]
     if about["store"] != folder.name or {*files} - {PARTS} != {FEATURES, COUNTS}:
         raise ValueError(
-            f"{folder / MANIFEST} must be that of this store. {REPAIR} "
+            f"{folder / MANIFEST} must be the manifest of this store. {REPAIR} "
             f"Received: {about['store']!r:.60} with the files {', '.join(files)!r:.80}"
         )
     state = _state(folder, files)
@@ -73,16 +74,16 @@ def read(folder):
 
 
 def _check(folder, features, counts, parts):
-    """Raises unless the arrays of a folder are of one store."""
+    """Raises unless the arrays of a folder fit together."""
     fits = features.dtype == np.float16 and features.ndim == 3 and counts.ndim == 1
     total = len(features) if fits else 0
     fits = fits and (counts >= 0).all()
     if parts is None:
         fits = fits and counts.sum() == total
     elif fits := fits and parts.shape == (len(counts), 2, 2):
-        ends = parts.sum(axis=-1)  # where each part begins and its length
+        ends = parts.sum(axis=-1)  # the start of each part plus its length
         fits = (parts >= 0).all() and (ends <= total).all()
-        # Windows of two texts also count what stands between both.
+        # Windows of two texts also count the tokens between both.
         fits = fits and (parts[..., 1].sum(axis=1) <= counts).all()
     if not fits:
         shapes = [None if array is None else array.shape for array in (features, counts, parts)]
@@ -94,18 +95,18 @@ def _check(folder, features, counts, parts):
 
 @contextlib.contextmanager
 def writing(folder, shape, counts, parts=None, pairs=False):
-    """Yields an array of features to fill; the folder is there if the block ends without an error.
+    """Yields an array of features to fill; a block without an error creates the folder.
 
-    Space is reserved first: a full disk is then an error at once, and not a signal that ends the
-    process while the memory-mapped array is filled.
+    Space is reserved first: a full disk then raises an error at once. Otherwise a signal would end
+    the process while it fills the memory-mapped array.
 
     Args:
-        folder: The folder. One that is there is replaced.
+        folder: The folder; an existing one is replaced.
         shape: (vectors, L + 1, D).
         counts, parts, pairs: As in `Arrays`.
 
     Raises:
-        OSError: If there is no space, with how much is needed.
+        OSError: If there is not enough space; it names the needed space.
     """
     folder = Path(folder)
     try:
@@ -136,13 +137,13 @@ def writing(folder, shape, counts, parts=None, pairs=False):
 
 
 def _reserved(path, shape):
-    """A float16 array in a new `.npy` file whose space is reserved."""
+    """Creates a float16 array in a new `.npy` file with reserved space."""
     with open(path, "wb") as file:
         about = {"descr": "<f2", "fortran_order": False, "shape": tuple(map(int, shape))}
         np.lib.format.write_array_header_1_0(file, about)
         file.flush()
         begin, size = file.tell(), int(np.prod(shape)) * 2
-        if size == 0:  # which cannot be mapped
+        if size == 0:  # cannot be mapped
             return np.zeros(shape, np.float16)
         reserve(file, begin + size)
     return np.memmap(path, np.float16, "r+", begin, tuple(shape))
@@ -155,21 +156,21 @@ def _save(path, array):
 
 
 def _state(folder, names):
-    """What changes when a file of a folder does."""
+    """Returns a state that changes with any file of a folder."""
     states = []
     for name in sorted(names):
         try:
             about = os.stat(folder / name)
             states.append((name, about.st_ino, about.st_size, about.st_mtime_ns))
-        except (OSError, ValueError):  # `check_files` says which
+        except (OSError, ValueError):  # `check_files` names the file
             states.append((name,))
     return os.path.realpath(folder), *states
 
 
 def remove_dead(folder):
-    """Removes temporary folders of stores that no process writes: those of killed ones.
+    """Removes temporary folders of stores that killed processes left.
 
-    The lock of a store tells, also on a file system that several machines share.
+    The lock of a store shows whether a process writes it, also on a shared file system.
     """
     for path in Path(folder).glob("*.tmp"):
         named = re.fullmatch(r"(.+)\.\d+\.[0-9a-f]{8}\.tmp", path.name)

@@ -1,15 +1,15 @@
-"""Rows that a frozen encoder reads for features: of words, of pooled texts, of tokens.
+"""Rows that a frozen encoder reads for features of words, pooled texts or tokens.
 
 Each kind of rows has the same members:
 
-- `texts`: `(text, pair)` of each example; `settings`: more of what the features depend on.
-- `windows`: The `Windows` of questions with their passages, or `None`.
-- `words`: A function that gives the words of each example, or `None`.
-- `pooled_pairs`: Whether an example's two vectors are those of two texts.
-- `pack()`: `(sources, counts, parts)`: packed rows, and a `FeatureStore`'s attributes.
-- `sizes(source)`: How many vectors of each row of a source are kept.
-- `vectors(layers, positions)`: The vectors kept of one row, from the encoder's at its real tokens,
-  or, where words have positions, from all of them.
+- `texts`: `(text, pair)` of each example; `settings`: other values that change the features.
+- `windows`: the `Windows` of questions with their passages, or `None`.
+- `words`: a function that returns the words of each example, or `None`.
+- `pooled_pairs`: whether an example has one vector for each of two texts.
+- `pack()`: `(sources, counts, parts)`: packed rows, and attributes of a `FeatureStore`.
+- `sizes(source)`: number of vectors to keep of each row of a source.
+- `vectors(layers, positions)`: the vectors to keep of one row. `layers` has the encoder's vectors
+  at the row's real tokens, or at all tokens if words have positions.
 """
 
 import functools
@@ -20,7 +20,7 @@ from keras_plm.data.packing import PackedExamples, words_of
 from keras_plm.data.passages import Windows
 from keras_plm.data.task import Unlabelled
 
-TOKENS = "tokens"  # no pooling: a vector of each token of questions and their passages
+TOKENS = "tokens"  # no pooling: one vector per token of questions and their passages
 
 
 def read_apart(examples, tokenizer):
@@ -30,7 +30,7 @@ def read_apart(examples, tokenizer):
 
 
 def feature_rows(examples, tokenizer, pool, encoder, max_length):
-    """The rows of examples for an encoder, as `FeatureStore.build` takes these arguments."""
+    """Creates the rows of examples for an encoder; arguments as in `FeatureStore.build`."""
     limit = encoder.max_sequence_length
     if pool == TOKENS:
         return TokenRows(examples, tokenizer, min(limit or max_length, max_length))
@@ -57,9 +57,9 @@ class _Rows:
 
 
 class WordRows(_Rows):
-    """A vector of each word, its first token's.
+    """One vector per word, that of its first token.
 
-    Texts that are read apart are read once, in however many examples they stand.
+    The encoder reads each separate text of a pair once, also if several examples have it.
     """
 
     def __init__(self, examples, tokenizer, limit):
@@ -99,7 +99,7 @@ class WordRows(_Rows):
 
 
 class PooledRows(_Rows):
-    """One vector of each text, or of each of two texts that are read apart."""
+    """One vector per text, or one for each of two separate texts."""
 
     def __init__(self, examples, tokenizer, limit, pool):
         super().__init__(examples, tokenizer)
@@ -109,7 +109,7 @@ class PooledRows(_Rows):
 
     def pack(self):
         rows = [Unlabelled(*both) for both in self.texts]
-        if self.apart:  # the two of an example one after the other
+        if self.apart:  # the two texts of an example follow one another
             rows = [Unlabelled(text) for both in self.texts for text in both]
         packed = PackedExamples(rows, self.tokenizer, max_length=self.limit, words=False)
         counts = np.full(len(self.texts), 2 if self.apart else 1, dtype=np.int64)
@@ -125,7 +125,7 @@ class PooledRows(_Rows):
 
 
 class TokenRows(_Rows):
-    """A vector of each token of questions with their passages, in windows."""
+    """One vector per token of questions with their passages, in windows."""
 
     def __init__(self, examples, tokenizer, max_length):
         super().__init__(examples, tokenizer)
@@ -149,6 +149,6 @@ class TokenRows(_Rows):
 
 
 def _parts(sizes, of_rows):
-    """(N, 2, 2) where the two texts of each row begin and how many vectors they have."""
+    """Returns the start and the number of vectors of the two texts of each row, (N, 2, 2)."""
     starts = np.cumsum(sizes) - sizes
     return np.stack([starts[of_rows], sizes[of_rows]], axis=-1)

@@ -40,8 +40,8 @@ def compare_layers(
 
     Args:
         encoder, tokenizer: The encoder and its tokenizer.
-        examples: A dict with `"train"`, `"dev"` (chooses the best epoch) and `"test"` (scored); or
-            a list, split 70/15/15 by group.
+        examples: A dict with `"train"`, `"dev"` (chooses the best epoch) and `"test"` (gives the
+            scores); or a list, which is split 70/15/15 by group.
         head: Class of the head: `Classifier`, `Regressor`, `Tagger` or `SpanFinder`.
         method: A `FeatureBased` with all other settings; by default `FeatureBased()`.
         choices: Names of choices; by default all distinct ones, see `distinct_choices`.
@@ -55,7 +55,7 @@ def compare_layers(
         A list of dicts, one per choice: `layers`, `mean`, `deviation` (between seeds) and `scores`.
 
     Raises:
-        FloatingPointError: If training diverges, with the choice and the seed.
+        FloatingPointError: If training diverges; it names the choice and the seed.
 
     >>> import numpy as np
     >>> from keras_plm.data import Example
@@ -80,7 +80,7 @@ def compare_layers(
     missing = {"train", "dev", "test"} - examples.keys()
     if missing:
         raise ValueError(
-            "`examples` is a list, or a dict with 'train', 'dev' and 'test'. "
+            "`examples` must be a list, or a dict with 'train', 'dev' and 'test'. "
             f"Received: {', '.join(map(repr, examples))}"
         )
     method = method or FeatureBased()
@@ -130,6 +130,6 @@ def compare_layers(
 
 
 def _with_layers(method, name):
-    """The fields of a `FeatureBased` that differ with another choice of layers."""
+    """Returns the fields of a `FeatureBased` that change with the choice of layers."""
     mixes = layer_choice(name).combine == "mix"
     return {"layers": name} | ({} if mixes else {"penalty": 0.0, "mix_norm": False})

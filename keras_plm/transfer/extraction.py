@@ -35,18 +35,18 @@ def extract_features(
         tokenizer: The encoder's tokenizer.
         texts: A list of texts or of lists of words.
         layers: As in `layer_choice`, without learned weights.
-        pool: `"cls"`, `"mean"` or `"max"` for one vector per text, special tokens included; `None`
-            for one vector per word.
+        pool: `"cls"`, `"mean"` or `"max"` for one vector per text, including special tokens;
+            `None` for one vector per word.
         feature_gb: Largest temporary store of features, in gigabytes.
         batch_size, verbose: As in `FeatureStore.build`.
 
     Returns:
-        With a `pool` (N, D) float32, rounded to float16; else a list of N arrays (words, D). D is
-        the encoder's width, times the number of layers for a concatenation. For pairs of separate
-        texts it is twice that, the first text before the second.
+        With a `pool` (N, D) float32, rounded to float16; otherwise a list of N arrays (words, D).
+        D is the encoder's width, times the number of layers for a concatenation. For pairs of
+        separate texts it is twice that, with the first text before the second.
 
     Raises:
-        ValueError: If the choice of layers has learned weights, and as `FeatureStore.build`.
+        ValueError: If the choice of layers has learned weights. Otherwise as `FeatureStore.build`.
 
     >>> from keras_plm.models import WordVectors
     >>> encoder = WordVectors.from_vectors(["fine", "dull", "film"], np.eye(3))
@@ -73,12 +73,12 @@ def _refuse_learned(choice, name):
     if choice.combine == "mix":
         raise ValueError(
             "A weighted sum is learned with a reader: use `FeatureBased` or `compare_layers`, or "
-            "read a plain mean: 'mean_all' of what stands above the embeddings, or of all layers "
-            f"LayerChoice(0, -1, 'mean'). Received: layers={name!r}"
+            "choose a plain mean: 'mean_all', without the embeddings, or LayerChoice(0, -1, "
+            f"'mean'), with them. Received: layers={name!r}"
         )
 
 
-# What `FeatureExtractor` has read so far, kept as long as the encoder is.
+# Cache of `FeatureExtractor`, with the lifetime of the encoder.
 _EXTRACTED = weakref.WeakKeyDictionary()
 
 
@@ -87,8 +87,8 @@ class FeatureExtractor(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
 
     It has nothing to fit. It works in a `Pipeline` and, for one column of a table, in a
     `ColumnTransformer`; `set_output(transform="pandas")` names its columns. In `GridSearchCV` over
-    `layers` and `pool` the encoder runs once per text: a cache keeps all layers, as long as the
-    encoder exists with the same weights.
+    `layers` and `pool` the encoder runs once per text and `pool`: a cache keeps all layers while
+    the encoder exists with the same weights.
 
     Args:
         encoder: The encoder.
@@ -130,7 +130,7 @@ class FeatureExtractor(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         return tags
 
     @property
-    def _n_features_out(self):  # scikit-learn's name: how many names `get_feature_names_out` gives
+    def _n_features_out(self):  # scikit-learn's name for the number of columns
         count = len(self.encoder.output["layers"])
         return layer_choice(self.layers).width(count, self.encoder.hidden_dim)
 
@@ -153,10 +153,10 @@ class FeatureExtractor(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
     def transform(self, X: Any) -> np.ndarray:  # noqa: N803
         """Extracts vectors (N, D) of N texts."""
         self.fit(X)
-        # A `ColumnTransformer` gives a table of one column if it is given a list of names.
+        # A `ColumnTransformer` with a list of names passes a table of one column.
         if getattr(X, "ndim", 1) == 2 and X.shape[1] == 1:
             raise ValueError(
-                "Texts are one column: name it without brackets in a `ColumnTransformer`. "
+                "Texts must be one column: name it without brackets in a `ColumnTransformer`. "
                 f"Received: X of shape {X.shape}"
             )
         X = as_texts(X, "X", tuples=False)  # noqa: N806
@@ -166,7 +166,7 @@ class FeatureExtractor(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
             return np.zeros((0, choice.width(count, self.encoder.hidden_dim)), "float32")
         state = fingerprint(self.encoder, self.tokenizer)
         if _EXTRACTED.get(self.encoder, (None,))[0] != state:
-            _EXTRACTED[self.encoder] = (state, {})  # forgets what earlier weights gave
+            _EXTRACTED[self.encoder] = (state, {})  # drops the vectors of earlier weights
         known = _EXTRACTED[self.encoder][1].setdefault(self.pool, {})
         texts = [x if isinstance(x, str) else tuple(x) for x in X]
         new = list(dict.fromkeys(text for text in texts if text not in known))

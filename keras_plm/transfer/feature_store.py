@@ -30,14 +30,14 @@ from keras_plm.transfer import _feature_files
 from keras_plm.transfer._feature_rows import TOKENS, feature_rows
 from keras_plm.transfer.layer_choices import LAYER_CHOICES, layer_choice
 
-# Version of the content of a store. 2: a text after a text of one word has its first word.
+# Version of the content of a store.
 VERSION = 2
 
 
 def fitting(tokenizer, encoder):
-    """The tokenizer as an encoder can read it: without special tokens that it does not know.
+    """Returns the tokenizer without special tokens that the encoder does not know.
 
-    A GPT that was not fine-tuned has no vectors for those of a task.
+    A GPT that was not fine-tuned has no vectors for the special tokens of a task.
     """
     return tokenizer.unframed() if lacks_special_tokens(encoder, tokenizer) else tokenizer
 
@@ -45,13 +45,13 @@ def fitting(tokenizer, encoder):
 class FeatureStore:
     """All layers of a frozen encoder for a list of examples, memory-mapped in float16.
 
-    It has one vector per word (its first token), or one pooled vector per text, for every layer;
-    reading computes a choice of layers. The name of the folder is a hash of encoder, tokenizer and
-    texts, so no store is stale. A manifest detects changed files. Separate texts of pairs are
+    It has one vector per word (its first token), or one pooled vector per text, for every layer.
+    Reading computes a choice of layers. The name of the folder is a hash of encoder, tokenizer and
+    texts: a store is never stale. A manifest detects changed files. Separate texts of pairs are
     stored once.
 
     Args:
-        folder: A folder of `build`.
+        folder: A folder that `build` wrote.
         windows, words: Set by `build`.
 
     Raises:
@@ -63,7 +63,7 @@ class FeatureStore:
         parts: (N, 2, 2) start and number of the vectors of the first and the second text of each
             example; `None` for single texts.
         pairs: Whether an example has vectors of two separate texts.
-        windows: The `Windows` with `pool="tokens"`. The examples of the store are then windows.
+        windows: The `Windows` with `pool="tokens"`, which are then the examples of the store.
         pair_positions: `PairPositions` of the two texts of each example, or `None`.
 
     >>> import tempfile
@@ -94,15 +94,15 @@ class FeatureStore:
 
     @functools.cached_property
     def word_character_ids(self) -> CharacterIds:
-        """`CharacterIds` of the words, in the order of the vectors.
+        """The `CharacterIds` of the words, in the order of the vectors.
 
         Raises:
             ValueError: If the store has no words.
         """
         if self._words is None:
             raise ValueError(
-                "Characters are those of words, which a store with pool=None knows. "
-                "Received: a store of something else"
+                "Characters need the words of a store: build it with pool=None. "
+                "Received: a store without words"
             )
         return CharacterIds([word for words in self._words() for word in words])
 
@@ -122,30 +122,29 @@ class FeatureStore:
         batch_size: int | None = None,
         verbose: int = 0,
     ) -> Self:
-        """Runs the encoder over the examples, unless `folder` holds their features already.
+        """Runs the encoder over the examples, unless `folder` already holds their features.
 
-        Features that are damaged are computed again, with a warning. Processes that build the same
-        store wait for the one that began first. What killed processes left is removed.
+        It recomputes damaged features, with a warning. Processes that build the same store wait for
+        the first one. It removes files that killed processes left.
 
         Args:
-            folder: Where stores are kept, one folder each.
+            folder: Folder of the stores, with one folder for each.
             encoder: The frozen encoder.
-            tokenizer: The encoder's.
+            tokenizer: The encoder's tokenizer.
             examples: A list of `Example`, of texts or of lists of words.
-            pool: `"cls"`, `"mean"` or `"max"` for one vector per text, over all that the tokenizer
-                puts in its row, marks too; `None` for one per word; `"tokens"` for one per token of
-                questions with their passages, in windows.
+            pool: `"cls"`, `"mean"` or `"max"` for one vector per text, including special tokens;
+                `None` for one per word; `"tokens"` for one per token of questions with their
+                passages, in windows.
             feature_gb: Largest size, in gigabytes.
-            max_length: Longest window in tokens, where the encoder reads as many.
-            batch_size: Texts that are read together; by default as many as have 4,096 tokens.
+            max_length: Length of the longest window in tokens, at most that of the encoder.
+            batch_size: Number of texts per batch; by default as many as have 4,096 tokens.
             verbose: 1 shows a progress bar, 2 one line at the end, 0 nothing.
 
         Raises:
-            ValueError: If `pool` is unknown or `"cls"` where the tokenizer has none, the encoder
-                carries states or is of another tokenizer, some examples have a pair and others
-                none, a feature is beyond float16, or the store would be larger, with its size and
-                what to do.
-            OSError: If there is no space for it, before the encoder runs.
+            ValueError: If `pool` is unknown, or `"cls"` without such a token. If the encoder
+                carries states or has another tokenizer, or only some examples have a pair. If a
+                feature exceeds float16, or the store exceeds `feature_gb`.
+            OSError: If there is not enough space, before the encoder runs.
         """
         check_one_of(pool, "pool", (None, *POOLINGS, TOKENS))
         check_encoder(encoder, tokenizer)
@@ -175,7 +174,7 @@ class FeatureStore:
 
     @classmethod
     def _open(cls, final, rows, kind, warn=False):
-        """The store in a folder, `None` if there is none or it is damaged."""
+        """Opens the store in a folder; returns `None` if it is missing or damaged."""
         if not final.exists():
             return None
         try:
@@ -188,7 +187,7 @@ class FeatureStore:
                 )
         except ValueError as error:
             if warn:
-                warnings.warn(f"Features are computed again: {error}", stacklevel=3)
+                warnings.warn(f"Damaged features are recomputed: {error}", stacklevel=3)
             return None
         return store
 
@@ -219,8 +218,8 @@ class FeatureStore:
 
         Args:
             words: A `WordVectors`.
-            encoder, tokenizer: Those of the other store, which define the words.
-            pool: `pool` of the other store: `None`, or `"tokens"` if its tokens are words.
+            encoder, tokenizer: Encoder and tokenizer of the other store, which define the words.
+            pool: Argument of the other store: `None`, or `"tokens"` if its tokens are words.
             folder, examples, feature_gb: As in `build`.
 
         Raises:
@@ -228,7 +227,7 @@ class FeatureStore:
         """
         check_word_vectors(words)
         own, limit = words.tokenizer(), encoder.max_sequence_length
-        if pool == TOKENS:  # windows of as many words, with room for the other's marks
+        if pool == TOKENS:  # windows of as many words, with room for the other's special tokens
             room = min(limit or MAX_LENGTH, MAX_LENGTH) - tokenizer.num_special()
             longest = room + own.num_special()
             return cls.build(folder, words, own, examples, TOKENS, feature_gb, longest)
@@ -249,7 +248,7 @@ class FeatureStore:
         )
         model = _every_layer(encoder)
         if hasattr(model, "clear"):
-            model.clear()  # the weights may be others now
+            model.clear()  # the weights may have changed
         # Windows of one example follow one another.
         begins = np.cumsum(sizes) - sizes
         bar = keras.utils.Progbar(len(source), verbose=verbose) if verbose else None
@@ -258,8 +257,8 @@ class FeatureStore:
             positions = x.pop("word_positions", None)
             if set(encoder.input) - set(x):
                 raise ValueError(
-                    "Encoder and tokenizer must belong together. Received: an encoder of "
-                    f"{', '.join(encoder.input)}, a tokenizer that gives {', '.join(x)}"
+                    "Encoder and tokenizer must belong together. Received: an encoder that reads "
+                    f"{', '.join(encoder.input)}, a tokenizer that returns {', '.join(x)}"
                 )
             layers = np.asarray(model.predict_on_batch({k: x[k] for k in encoder.input}))
             for b, row in enumerate(rows):
@@ -271,25 +270,25 @@ class FeatureStore:
                 highest = np.abs(vectors).max(initial=0)
                 if not highest <= np.finfo(array.dtype).max:
                     raise ValueError(
-                        "Features are kept in float16, whose largest number is 65504; are these "
-                        f"trained weights? Received: features as large as {highest:g}"
+                        "Features must fit into float16, at most 65504: check that the weights are "
+                        f"trained. Received: features as large as {highest:g}"
                     )
                 array[begins[row] : begins[row] + sizes[row]] = vectors
             if bar is not None:
                 bar.update(i + 1)
         if hasattr(model, "clear"):
-            model.clear()  # its words would stay in memory as long as the encoder
+            model.clear()  # frees the memory of its words
 
     def vectors(self, example: int, choice: LayerChoice) -> np.ndarray:
-        """Features of one example for a choice of layers: (W, n, D) float32."""
+        """Returns the features of one example for a choice of layers: (W, n, D) float32."""
         return self._held(example, choice).astype("float32")
 
     def _held(self, example, choice):
-        """As `vectors`, in float16 as they are kept, but for means."""
+        """Returns the same as `vectors`, but in the stored float16, except for means."""
         indices = choice.indices(self.array.shape[1])
         layers = indices
         if indices == list(range(indices[0], indices[-1] + 1)):
-            layers = slice(indices[0], indices[-1] + 1)  # which copies nothing
+            layers = slice(indices[0], indices[-1] + 1)  # without a copy
         parts = [(self.starts[example], self.counts[example])]
         parts = parts if self.parts is None else self.parts[example]
         rows = [self.array[start : start + count, layers] for start, count in parts]
@@ -322,46 +321,46 @@ class FeatureStore:
             **options: Other arguments of `Batches`.
 
         Raises:
-            ValueError: If `words` has other words, the words are unknown, or there are no two
-                texts.
+            ValueError: If `words` has other words, or the store lacks the words or the second texts
+                that `x` needs.
         """
         choice = layer_choice(choice)
         targets = None if targets is None else as_rows(targets, "targets")
         if words is not None and not np.array_equal(words.counts, self.counts):
             raise ValueError(
-                "Word vectors and features must be of the same words: build the word vectors with "
+                "Word vectors and features must have the same words: build the word vectors with "
                 f"`FeatureStore.build_words`. Received: word vectors of {words.counts.sum()} "
                 f"words of {len(words)} examples, features of {self.counts.sum()} of {len(self)}"
             )
 
         if pair_positions and self.pair_positions is None:
             raise ValueError(
-                "A reader of two texts needs the words of both: examples with a `pair`, and a store"
-                " of pool=None. Received: a store of single texts, or of pooled ones"
+                "A reader of two texts needs the words of both: give examples with a `pair`, and "
+                "build the store with pool=None. Received: a store of single or pooled texts"
             )
         rows = _StoreRows(
             self, choice, targets, words, word_character_ids, pair_positions, not training
         )
         alike = self.counts.min() == self.counts.max()
-        if alike and (training or self.counts.max() <= 2):  # pooled: a vector of each text
+        if alike and (training or self.counts.max() <= 2):  # pooled: one vector per text
             options = {"buckets": [int(self.counts.max())], **options}
         options = {"fill_last": targets is not None, **options}
         return Batches(self.counts, rows.collate, training=training, **options)
 
 
 def _check_size(shape, rows, feature_gb):
-    """Raises if features of this shape take more than so many gigabytes."""
+    """Raises if features of a shape take more than `feature_gb` gigabytes."""
     size = np.prod(shape, dtype=float) * 2 / 1e9
     if size > feature_gb:
         raise ValueError(
-            f"The features of {len(rows.texts)} examples would take {size:.1f} GB. Pool them "
-            "over texts, take fewer examples, or allow more with `feature_gb` "
+            f"The features of {len(rows.texts)} examples would take {size:.1f} GB: pool them "
+            "over texts, use fewer examples, or allow more with `feature_gb` "
             f"(--max-cache-gb). Received: feature_gb={feature_gb:g}"
         )
 
 
 class _StoreRows:
-    """The examples of a store under one choice of layers, as rows of `Batches`.
+    """Examples of a store with one choice of layers, as rows of `Batches`.
 
     Args: As in `FeatureStore.batches`; `few_shapes` as in `PackedExamples`.
     """
@@ -395,7 +394,7 @@ class _StoreRows:
         return x, *self._targets(rows, length, real)
 
     def _targets(self, rows, length, real):
-        """`(y, weights)` of some rows."""
+        """Returns `(y, weights)` of some rows."""
         if self.targets is None:
             return None, None
         targets = [self.targets[row] for row in rows]
@@ -410,10 +409,10 @@ _EVERY_LAYER = weakref.WeakKeyDictionary()  # encoder -> ids of its weights, mod
 
 
 def _every_layer(encoder):
-    """A model that gives all layers as one tensor (B, T, L + 1, D), one for each encoder.
+    """Returns an encoder's model of all layers as one tensor (B, T, L + 1, D).
 
-    Later calls reuse its compiled programs. An encoder that gained or lost weights, as by LoRA or
-    quantization, gets a new model.
+    Later calls reuse the model and its compiled programs. If LoRA or quantization changes the
+    encoder's weights, it gets a new model.
     """
     weights = [id(weight) for weight in encoder.weights]
     known, model = _EVERY_LAYER.get(encoder, (None, None))

@@ -40,7 +40,7 @@ from keras_plm.transfer.surgery import (
 )
 
 SCHEDULES = ("linear", "slanted_triangular", "gpt_linear", "cosine")
-# How GPT was fine-tuned: Radford et al. 2018, section 4.1, and its released code.
+# Settings of GPT's fine-tuning: Radford et al. 2018, section 4.1, and its released code.
 GPT_SETTINGS = {
     "learning_rate": 6.25e-5,
     "epochs": 3,
@@ -50,8 +50,8 @@ GPT_SETTINGS = {
     "bias_correction": True,
     "language_model_weight": 0.5,
 }
-# A few thousand examples or less: more passes and Adam's bias corrected, Mosbach et al. 2021, arXiv
-# 2006.04884, section 6; Zhang et al. 2021, arXiv 2006.05987, sections 4 and 6.
+# For a few thousand examples or less: more passes, and Adam with bias correction. Mosbach et al.
+# 2021, arXiv 2006.04884, section 6; Zhang et al. 2021, arXiv 2006.05987, sections 4 and 6.
 FEW_EXAMPLES_SETTINGS = {"epochs": 20, "warmup": 0.1, "bias_correction": True}
 
 
@@ -61,9 +61,9 @@ class FineTune(Method):
 
     The defaults are BERT's. For an ELMo use `schedule="slanted_triangular"`, a `layer_decay`,
     `pool="max"` and, against forgetting, `unfreeze_epochs=1`. For a GPT use
-    `FineTune(**GPT_SETTINGS)`; special tokens that it does not know get new vectors, see
-    `resize_token_embeddings`. For few examples and differences between seeds,
-    `FineTune(**FEW_EXAMPLES_SETTINGS)` trains longer.
+    `FineTune(**GPT_SETTINGS)`; its unknown special tokens get new vectors, see
+    `resize_token_embeddings`. For few examples, or if seeds differ much, use
+    `FineTune(**FEW_EXAMPLES_SETTINGS)`, which trains longer.
 
     Reference: Devlin et al. 2018, section 4 and appendix A.3; Radford et al. 2018, section 3.2 and
     4.1; for an ELMo Peters et al. 2019, arXiv 1903.05987, section 3, with the methods of Howard and
@@ -84,7 +84,7 @@ class FineTune(Method):
             `transfer.layer_groups`; 1 / 2.6 in ULMFiT.
         unfreeze_epochs: Number of epochs between the starts of two layers, from the last layer
             down; 0 for all at once. With more layers than epochs the lowest stay frozen.
-        pool: Pooling of a `Classifier`; by default that of the class.
+        pool: Pooling of a `Classifier`; by default as in the class.
         bias_correction: Bias correction of AdamW; BERT trains without it, GPT with it.
         language_model_weight: Weight λ of the language model on the texts of the task, see
             `pretraining.WithLanguageModel`; 0 for none.
@@ -95,16 +95,17 @@ class FineTune(Method):
             ablations, section 5.1, over the vectors of words; `"bcn"` for texts, `"esim"` for pairs
             of texts, `"bidaf"` for questions, see `keras_plm.heads.readers`.
         units: Width of each direction of the reader's LSTMs; by default half the encoder's width.
-        lora_rank: Rank of LoRA matrices, or `None`. Only these matrices next to those of attention
-            are trained, and merged at the end, see `keras_plm.transfer.lora`. Use a higher learning
-            rate; Hu et al. 2021 use 2e-4 and more. New vectors of special tokens stay random.
+        lora_rank: Rank of LoRA matrices, or `None`. In the encoder, only these matrices of
+            attention are trained; they are merged at the end, see `keras_plm.transfer.lora`. Use
+            a higher learning rate; Hu et al. 2021 use 2e-4 and more. New vectors of special
+            tokens stay random.
         accumulation_steps: Number of micro-batches per step, to save memory; the step is the same
             except for dropout, see `Batches.in_micro_batches`.
         remat: If True, recompute the blocks of a Transformer for gradients, to save memory, see
             `TransformerStack`.
 
     Raises:
-        ValueError: If a setting is out of range, or settings do not go together.
+        ValueError: If a setting is out of range, or settings do not fit together.
 
     >>> from keras_plm.data import Example
     >>> from keras_plm.models import WordVectors
@@ -147,8 +148,8 @@ class FineTune(Method):
         check_one_of(self.pool, "pool", (None, "pooled", *POOLINGS))
         if self.lora_rank is not None and self.pretrained_layers is not None:
             raise ValueError(
-                "`lora_rank` keeps all pre-trained weights, `pretrained_layers` replaces some: "
-                "give one of the two. "
+                "`lora_rank` keeps all pre-trained weights, but `pretrained_layers` replaces some: "
+                "set only one of them. "
                 f"Received: lora_rank={self.lora_rank}, pretrained_layers={self.pretrained_layers}"
             )
 
@@ -194,8 +195,8 @@ class FineTune(Method):
                 `SpanFinder`.
             tokenizer: The encoder's tokenizer.
             train: A list of `Example`.
-            dev: Examples that choose the best epoch, and the threshold of a `SpanFinder` for no
-                answer. Without them the last epoch counts.
+            dev: Examples of the dev set, which choose the best epoch and a `SpanFinder`'s threshold
+                for no answer. Without them the last epoch counts.
             labels: Label names, or the lowest and highest score; by default those in `train`.
             metric: `(y_true, y_pred) -> float` that chooses the epoch; by default the head's.
             callbacks: More Keras callbacks. `val_score` is the score on `dev`, as for
@@ -210,9 +211,9 @@ class FineTune(Method):
             the losses, the best epoch and its score, and the number of trained weights.
 
         Raises:
-            TypeError: If examples are texts without labels, or `head` is not a class of head.
+            TypeError: If examples are texts without labels, or `head` is not a head class.
             ValueError: If there are no examples, a text or label is missing, or the head, encoder
-                and settings do not go together.
+                and settings do not fit together.
             FloatingPointError: If training diverges: its loss or its predictions are not finite.
         """
         train, dev, labels = labelled(train, dev, labels)
@@ -221,7 +222,7 @@ class FineTune(Method):
         distribution = distribution or Distribution()
         if not isinstance(distribution, Distribution):
             raise TypeError(
-                "`distribution` is what `keras_plm.training.distribution.distribute(...)` gives. "
+                "`distribution` must be from `keras_plm.training.distribution.distribute(...)`. "
                 f"Received: distribution={distribution!r:.60}"
             )
         with distribution.scope():
@@ -263,18 +264,18 @@ class FineTune(Method):
         return model
 
     def _head_options(self, encoder, head, tokenizer, train, symmetric):
-        """Arguments of the head that say how it reads texts and pairs of them."""
+        """Returns the arguments of the head for texts and pairs of texts."""
         options = {} if self.pool is None else {"pool": self.pool}
         if options and head.per_word:
             raise ValueError(
-                "Vectors of words are not pooled: leave `pool=None` for this head. "
+                "Vectors of words are not pooled: set pool=None for this head. "
                 f"Received: pool={self.pool!r}, head={head.__name__}"
             )
         if self.reader != "linear":
             if options or issubclass(head, MultipleChoice):
                 raise ValueError(
-                    "A reader of the vectors of words pools its own way: leave `pool` out, and "
-                    "choices to an output layer. "
+                    "A reader has its own pooling and reads no choices: leave `pool` out, or set "
+                    "reader='linear'. "
                     f"Received: reader={self.reader!r}, pool={self.pool!r}, head={head.__name__}"
                 )
             check_reads(self.reader, head, train)
@@ -285,11 +286,11 @@ class FineTune(Method):
         return options
 
     def _pairs(self, encoder, tokenizer, symmetric):
-        """How a `Classifier` reads the two texts of a pair: its argument `pairs`."""
+        """Returns the argument `pairs` of a `Classifier` for pairs of texts."""
         reads_two = texts_of(READERS[self.reader]) is not None
         if not getattr(tokenizer, "joint_pairs", True):
             return "words" if reads_two else True
-        # A reader of two texts has no order of rows to add up.
+        # A reader of two texts already has both; it needs no second row.
         both_orders = symmetric and encoder.causal and not reads_two
         return "both_orders" if both_orders else False
 

@@ -8,21 +8,21 @@ from keras_plm.layers import LayerChoice
 from keras_plm.models.encoder import Encoder
 
 LAYER_CHOICES = {
-    # Devlin et al. 2018, table 7. The paper does not say whether its weighted sums are learned;
-    # here they are, with the reader, as ELMo's are.
+    # Devlin et al. 2018, table 7. The paper does not say whether its weighted sums are learned.
+    # Here they are learned with the reader, as in ELMo.
     "embeddings": LayerChoice(0, 0),
     "second_to_last": LayerChoice(-2, -2),
     "last": LayerChoice(-1, -1),
     "weighted_sum_last_four": LayerChoice(-4, -1, "mix"),
     "concat_last_four": LayerChoice(-4, -1, "concat"),
     "weighted_sum_all": LayerChoice(1, -1, "mix"),
-    # Plain averages, with nothing to learn.
+    # Plain means without learned weights.
     "mean_last_four": LayerChoice(-4, -1, "mean"),
     "mean_all": LayerChoice(1, -1, "mean"),
-    # Peters et al. 2018, equation 1: the embeddings too.
+    # Peters et al. 2018, equation 1: also the embeddings.
     "elmo_mix": LayerChoice(0, -1, "mix"),
 }
-# Other names of rows: ELMo's paper's own.
+# Other names, from ELMo's paper.
 ALIASES = {"mix": "elmo_mix", "top": "last"}
 
 
@@ -50,7 +50,7 @@ def layer_choice(choice: str | int | LayerChoice) -> LayerChoice:
     single = re.fullmatch(r"layer_(\d+)", str(name))
     if not single:
         raise ValueError(
-            "A choice of layers is one of "
+            "A choice of layers must be one of "
             f"{', '.join((*LAYER_CHOICES, *ALIASES))} or layer_0, layer_1, ... "
             f"Received: {choice!r}"
         )
@@ -58,14 +58,14 @@ def layer_choice(choice: str | int | LayerChoice) -> LayerChoice:
 
 
 def choice_name(choice):
-    """The one name of a choice that has several: `"elmo_mix"` of `"mix"`, `"layer_3"` of 3."""
+    """Returns the main name of a choice: `"elmo_mix"` for `"mix"`, `"layer_3"` for 3."""
     if isinstance(choice, (int, np.integer)) and not isinstance(choice, bool):
         return f"layer_{choice}"
     return ALIASES.get(choice, choice) if isinstance(choice, str) else choice
 
 
 def every_choice(encoder: Encoder) -> list[str]:
-    """Names of all choices of layers for an encoder: those of `LAYER_CHOICES`, then single layers.
+    """Lists the names of all choices for an encoder: `LAYER_CHOICES`, then single layers.
 
     Args:
         encoder: The encoder.
@@ -82,7 +82,7 @@ def every_choice(encoder: Encoder) -> list[str]:
 
 
 def distinct_choices(encoder: Encoder) -> list[str]:
-    """Names of all distinct choices of layers: `every_choice` without repetitions.
+    """Lists the names of all distinct choices of layers: `every_choice` without repetitions.
 
     In a four-block encoder "the last four" layers equal "all".
 

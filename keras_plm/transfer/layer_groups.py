@@ -1,4 +1,4 @@
-"""Learning rates by layer, and gradual unfreezing: ULMFiT's ways to fine-tune."""
+"""Learning rates by layer, and gradual unfreezing: the fine-tuning methods of ULMFiT."""
 
 import keras
 
@@ -8,11 +8,11 @@ from keras_plm.models.encoder import weight_depths
 def layer_groups(
     model: keras.Model, layer_decay: float = 1.0, unfreeze_steps: int = 0
 ) -> dict[str, tuple[float, int]]:
-    """Groups of `BertAdamW` with a lower learning rate and a later start for lower layers.
+    """Returns groups of `BertAdamW`: lower layers have a lower learning rate and a later start.
 
-    The depth of a weight is i + 1 in the encoder's `block_<i>` or `layer_<i>`, that of the last
-    layer in a pooler and a final norm, and 0 elsewhere in the encoder (embeddings). Weights of a
-    head have the full learning rate from the start.
+    A weight in the encoder's `block_<i>` or `layer_<i>` has depth i + 1. A pooler and a final norm
+    have the depth of the last layer, other weights of the encoder (embeddings) depth 0. Weights of
+    a head have the full learning rate from the start.
 
     Reference: Howard and Ruder 2018 (ULMFiT), arXiv 1801.06146, section 3.2, "discriminative
     fine-tuning", with a factor of 2.6 per layer, and section 3.3, "gradual unfreezing", one layer
@@ -45,7 +45,7 @@ def layer_groups(
         )
     encoder = getattr(model, "encoder", model)
     if layer_decay == 1 and not unfreeze_steps:
-        return {}  # of an encoder without blocks, too
+        return {}  # also for an encoder without blocks
     depths = weight_depths(encoder)
     top = max((depth for depth in depths.values() if depth is not None), default=0)
     learned = [(weight.path, depths[weight.path]) for weight in encoder.trainable_weights]

@@ -10,20 +10,20 @@ ADAPTED = ("query_key_value", "query", "value")  # names of layers, ours and Ker
 
 
 def adapt(encoder, rank):
-    """Freezes all weights of an encoder and adds two thin matrices to attention's projections.
+    """Freezes an encoder and adds two thin matrices to each projection of its attention.
 
-    A matrix W (D, D') becomes W + A B, with A (D, rank) and B (rank, D'). A is drawn at random, and
-    B starts at zero, so that the encoder's outputs do not change at first.
+    A matrix W (D, D') becomes W + A B, with A (D, rank) and B (rank, D'). A starts at random
+    and B at zero, which keeps the encoder's outputs at first.
 
     Reference: Hu et al. 2021, arXiv 2106.09685, section 4.1; the matrices of queries and values, as
     in section 4.2.
 
-    Differs from the paper: where queries, keys and values are one matrix, all three are adapted,
-    with a common A and a B for each. The product is not scaled, which is the paper's α = r.
+    Differs from the paper: if queries, keys and values are one matrix, all three are adapted, with
+    a common A and a B for each. The product is not scaled, as with the paper's α = r.
 
     Args:
-        encoder: An encoder with attention, as `BERT`, `GPT` or a `HubEncoder`. It is changed, so
-            give a copy that no model was built or compiled on yet.
+        encoder: An encoder with attention, such as `BERT`, `GPT` or a `HubEncoder`. It is changed
+            in place: give a copy that is in no built or compiled model.
         rank: Width of the thin matrices.
 
     Raises:
@@ -38,7 +38,7 @@ def adapt(encoder, rank):
         )
     if not isinstance(rank, numbers.Integral) or not 1 <= rank < encoder.hidden_dim:
         raise ValueError(
-            "`lora_rank` is a whole number from 1 to below the encoder's width "
+            "`lora_rank` must be a whole number from 1 to below the encoder's width "
             f"{encoder.hidden_dim}. Received: {rank!r}"
         )
     for weight in encoder.weights:
@@ -48,7 +48,7 @@ def adapt(encoder, rank):
 
 
 def merged(head):
-    """A copy of a head in which each A B is added to its W: an ordinary head, as fast as any."""
+    """Returns a copy of a head with each A B added to its W: an ordinary head."""
     copy = type(head).from_config(head.get_config())
     values = {}
     for layer in _layers(head):
@@ -62,15 +62,15 @@ def merged(head):
                 values[whole.path] = keras.ops.add(whole, scale * keras.ops.matmul(a, b))
     kept = [weight for weight in head.weights if values.get(weight.path, weight) is not None]
     for new, old in zip(copy.weights, kept, strict=True):
-        # On JAX two models would share an array that is assigned as it is.
+        # Under JAX two models would share an array that is assigned directly.
         new.assign(keras.ops.convert_to_numpy(values.get(old.path, old)))
     return copy
 
 
 def ordinary(model):
-    """A model with nothing but its own weights, for files that hold no others.
+    """Returns a model with only its own weights, for files without LoRA matrices.
 
-    Where LoRA is enabled it is a copy, `merged`; else the model itself.
+    With LoRA it is a `merged` copy, otherwise the model itself.
 
     Raises:
         ValueError: If the model is quantized.
@@ -78,8 +78,8 @@ def ordinary(model):
     quantized = [x for x in _layers(model) if getattr(x, "quantization_mode", None)]
     if quantized:
         raise ValueError(
-            "Quantized weights cannot be written here: use `model.save('name.keras')`, or write "
-            f"the model before it is quantized. Received: {quantized[0].name!r} quantized to "
+            "Quantized weights need another format: use `model.save('name.keras')`, or write the "
+            f"model before its quantization. Received: {quantized[0].name!r} quantized to "
             f"{quantized[0].quantization_mode!r}"
         )
     if any(getattr(layer, "lora_enabled", False) for layer in _layers(model)):
@@ -88,5 +88,5 @@ def ordinary(model):
 
 
 def _layers(layer):
-    """All layers within one, at any depth."""
+    """Returns all layers within a layer, at any depth."""
     return every_layer(layer)[1:]

@@ -26,7 +26,7 @@ READERS = {"linear": None, "bilstm": BiLSTM, "bcn": BCN, "esim": ESIM, "bidaf": 
 class KeepBest(keras.callbacks.Callback):
     """Callback that restores the weights of the epoch with the best score.
 
-    It adds the score to the logs of each epoch as `val_score`, for later callbacks. Give them
+    It adds the score to the logs of each epoch as `val_score`, for later callbacks with
     `mode="max"`.
 
     Args:
@@ -64,7 +64,7 @@ class KeepBest(keras.callbacks.Callback):
     def on_train_end(self, logs=None):
         if self.scores and self.best_epoch is None:
             raise ValueError(
-                "The metric must give a number on the dev set after one epoch at least. "
+                "The metric must give a number on the dev set after at least one epoch. "
                 f"Received: scores {self.scores}"
             )
         self.restore()
@@ -95,18 +95,18 @@ class Method:
         check_number(self.dropout, "dropout", least=0, below=1)
 
     def _schedule(self, total):
-        """The learning rate of so many steps."""
+        """Returns the learning rate for `total` steps."""
         return WarmupLinearDecay(self.learning_rate, total, int(self.warmup * total))
 
     def _groups(self, model, steps):
-        """`BertAdamW`'s groups for a model and epochs of so many steps."""
+        """Returns the groups of `BertAdamW` for a model and epochs of `steps` steps."""
         return None
 
     def _optimizer(self, rate, **options):
         return BertAdamW(rate, weight_decay=self.weight_decay, **options)
 
     def _train(self, model, source, score, callbacks, verbose, loss, distribution=None):
-        """Compiles and fits `model` on `Batches`; keeps the epoch that `score()` prefers."""
+        """Compiles and fits `model` on `Batches`; keeps the epoch with the best `score()`."""
         steps = len(source) // source.micro_batches
         optimizer = self._optimizer(
             self._schedule(steps * self.epochs), groups=self._groups(model, steps)
@@ -119,14 +119,14 @@ class Method:
         callbacks = ([keep] if keep else []) + keras.tree.flatten(callbacks)
         history = model.fit(source, epochs=self.epochs, callbacks=callbacks, verbose=verbose)
         if keep:
-            keep.restore()  # again, if a callback restored weights of its own
+            keep.restore()  # again, because a callback may have restored other weights
         best = (keep.best, keep.best_epoch) if keep else (None, self.epochs)
         log = {"loss": history.history["loss"], "dev_score": best[0], "best_epoch": best[1]}
         return log | {"dev_scores": keep.scores if keep else [], "steps_per_epoch": steps}
 
 
 def scorer(head, examples, labels, metric, predict):
-    """A function that scores the labels `predict()` gives for the examples; or `None`."""
+    """Returns a function that scores `predict()` on the examples, or `None` without examples."""
     if not examples:
         return None
     for i, example in enumerate(examples):
@@ -142,12 +142,12 @@ def scorer(head, examples, labels, metric, predict):
 
 
 def labelled(train, dev=None, labels=None):
-    """`(train, dev, labels)` as lists, `labels` as given or `None`.
+    """Returns `(train, dev, labels)` as lists; `labels` may stay `None`.
 
     Raises:
         TypeError: If examples are texts without labels.
         ValueError: If there is nothing to train on, a text or a label is missing, or a label name
-            stands twice.
+            is repeated.
     """
     train = as_examples(train, "train")
     if not train:
@@ -166,14 +166,14 @@ def check_head(head):
 
 
 def check_reader(reader, units):
-    """Raises unless this is what reads an encoder's vectors before the output layer."""
+    """Raises unless the name and the width of a reader are valid."""
     if units is not None:
         check_whole(units, "units", least=1)
     check_one_of(reader, "reader", READERS)
 
 
 def check_reads(reader, head, examples):
-    """Raises unless a reader, by its name, is one for a head and for such examples."""
+    """Raises unless the reader of a name fits a head and the examples."""
     check_serves(READERS[reader], head)
     pairs = [getattr(example, "pair", None) is not None for example in examples]
     if texts_of(READERS[reader]) is not None and not all(pairs):
@@ -184,7 +184,7 @@ def check_reads(reader, head, examples):
 
 
 def new_reader(method, width):
-    """A method's untrained reader of vectors of a width, `None` for an output layer alone."""
+    """Returns a method's new reader for vectors of a width; `None` for only an output layer."""
     if method.reader == "linear":
         return None
     units = method.units or max(width // 2, 1)
@@ -194,13 +194,13 @@ def new_reader(method, width):
 def compile_trained(model, optimizer):
     """Compiles a head that was trained in parts."""
     model.compile(optimizer)
-    model.optimizer.build(model.trainable_variables)  # which a saved model asks for
+    model.optimizer.build(model.trainable_variables)  # a saved model needs it
 
 
 def default_metric(
     head: type[Head], labels: Sequence[Any] | None, examples: Sequence[Example] = ()
 ) -> Callable[[Any, Any], float]:
-    """Metric of a head by default.
+    """Returns the default metric of a head.
 
     It is accuracy; Pearson's correlation for scores, F1 of spans for tags that mark spans, and
     SQuAD's F1 for answers from a passage.

@@ -39,12 +39,12 @@ def clone(encoder: Encoder, **changes) -> Encoder:
 
 
 def check_merged(encoder):
-    """Raises if LoRA is enabled in an encoder: a copy has no such matrices."""
+    """Raises if LoRA is enabled in an encoder: a copy would lose its matrices."""
     thin = [weight.path for weight in encoder.weights if "lora_kernel" in weight.path]
     if thin:
         raise ValueError(
-            "An encoder with LoRA enabled cannot be copied: `keras_plm.save` it, which merges the "
-            f"matrices into their kernels, and `load` it. Received: {thin[0]}"
+            "An encoder with LoRA enabled cannot be copied: merge its matrices into their kernels "
+            f"with `keras_plm.save` and `load`. Received: {thin[0]}"
         )
 
 
@@ -52,13 +52,13 @@ def keep_pretrained_layers(encoder: Encoder, count: int) -> Encoder:
     """Creates a copy of an encoder with pre-trained lower layers and random upper layers.
 
     Reference: Radford et al. 2018, section 5, "impact of number of layers transferred", and the
-    released code's `n_transfer`; of a BERT's top layers and pooler Zhang et al. 2021, arXiv
+    released code's `n_transfer`; for a BERT's top layers and pooler Zhang et al. 2021, arXiv
     2006.05987, section 5.
 
     Args:
         encoder: A pre-trained encoder.
         count: Number of pre-trained layers above the embeddings: 0 for only the embeddings, -1 for
-            a random encoder. A final norm and a pooler stay pre-trained if all layers do.
+            a random encoder. A final norm and a pooler are pre-trained only if all layers are.
 
     Returns:
         The copy.
@@ -97,10 +97,10 @@ def keep_pretrained_layers(encoder: Encoder, count: int) -> Encoder:
 
 
 def resize_token_embeddings(encoder: Encoder, vocabulary_size: int, seed: int = 0) -> Encoder:
-    """Creates a copy of an encoder with vectors of additional tokens.
+    """Creates a copy of an encoder with vectors for additional tokens.
 
-    The new vectors follow the others, from N(0, 0.02) as those of GPT's special tokens: Radford et
-    al. 2018, openai/finetune-transformer-lm, train.py.
+    The new vectors follow the others. They are drawn from N(0, 0.02), as for GPT's special tokens:
+    Radford et al. 2018, openai/finetune-transformer-lm, train.py.
 
     Args:
         encoder: An encoder with a `token_embedding`.
