@@ -394,7 +394,7 @@ class Head(FitsBatches, keras.Model):
         Args:
             x: A list of texts or of `Example`; for a `Tagger`, of lists of words. A column of a
                 table or an array of strings also works.
-            batch_size: Number of texts per batch; by default as many as have 4,096 tokens.
+            batch_size: Number of texts per batch; by default as many as fit into 4,096 tokens.
             verbose: 1 shows a progress bar, 2 one line at the end, 0 nothing. `"auto"` is 0 for
                 texts, and Keras' default for arrays.
             steps, callbacks: Arguments of `keras.Model.predict`, for arrays.

@@ -137,7 +137,7 @@ class FeatureStore:
                 passages, in windows.
             feature_gb: Largest size, in gigabytes.
             max_length: Length of the longest window in tokens, at most that of the encoder.
-            batch_size: Number of texts per batch; by default as many as have 4,096 tokens.
+            batch_size: Number of texts per batch; by default as many as fit into 4,096 tokens.
             verbose: 1 shows a progress bar, 2 one line at the end, 0 nothing.
 
         Raises:
