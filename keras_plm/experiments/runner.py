@@ -1,7 +1,7 @@
-"""The runner: trains and scores a task, an encoder, a method and a seed, to one record.
+"""Runner: trains and scores a task, an encoder, a method and a seed, for one record.
 
-Equal terms: every method searches the same learning rates, each trained for the same number of
-epochs, and keeps the epoch that is best on the dev set. Seed 0 searches; the other seeds take its
+Equal terms: every method searches the same learning rates, trains the same number of epochs with
+each, and keeps the epoch that is best on the dev set. Seed 0 searches; the other seeds take its
 learning rate. Only the chosen model reads the evaluation split, once.
 """
 
@@ -33,25 +33,25 @@ from keras_plm.transfer import (
 )
 from keras_plm.transfer.feature_store import fitting
 
-TRAINING = 3  # times the operations of a forward pass: forward, and backward twice as many
+TRAINING = 3  # operations of a training step, in forward passes: one forward, two backward
 
 
 @dataclasses.dataclass
 class Runner:
-    """A task's examples and an encoder, read once for many runs.
+    """Runner of one task and one encoder; it reads them once for many runs.
 
     Args:
         task: A `Task`.
-        data: The data folder.
+        data: Data folder.
         encoder: Folder of an encoder and its tokenizer.
         results: Folder for result files.
         store: Folder for features.
         feature_gb: Largest feature store, in gigabytes.
-        progress: Called with a line of text when something is done.
-        models: Folder for the models of the first seed, if they are saved.
-        name: What results call the encoder, by default its folder's name.
-        epoch: Called with a line of text about where training is.
-        devices: On how many an encoder is trained; `None` for all.
+        progress: Called with a line of text after each piece of work.
+        models: Folder for the models of seed 0; by default they are not saved.
+        name: Name of the encoder in results; by default its folder's name.
+        epoch: Called with a line of text about the current epoch.
+        devices: Number of devices to train an encoder on; `None` for all.
 
     Raises:
         ValueError: If the backend trains on fewer devices here.
@@ -86,7 +86,7 @@ class Runner:
         self._data_and_weights = fingerprint(self.pretrained, self.tokenizer, texts)
 
     def parts(self, run):
-        """The examples of a run by split, and of sentences that were joined their words."""
+        """Returns the examples of a run by split; for joined sentences, also their words."""
         limit = run.document_tokens
         if not limit:
             return self.examples, None
@@ -96,11 +96,11 @@ class Runner:
         return self._joined[limit]
 
     def train_examples(self, run):
-        """The training examples of a run, all or a fixed random part."""
+        """Returns the training examples of a run, all or a fixed random part."""
         return self._at_most(run, "train", run.train_limit)
 
     def dev_examples(self, run):
-        """The dev set of a run, all or a fixed random part."""
+        """Returns the dev set of a run, all or a fixed random part."""
         return self._at_most(run, "dev", run.dev_limit)
 
     def _at_most(self, run, split, limit):
@@ -108,31 +108,31 @@ class Runner:
         if not limit or limit >= len(examples):
             return examples
         key = split, limit
-        if key not in self._limited:  # one list for all runs, by which their features are known
+        if key not in self._limited:  # one list for all runs: its id is the key of its features
             rows = np.random.default_rng(0).permutation(len(examples))[:limit]
             self._limited[key] = [examples[row] for row in np.sort(rows)]
         return self._limited[key]
 
     def result_name(self, run, seed):
-        """The name of a run's result in the folder of results."""
+        """Returns the name of a run's result in the folder of results."""
         return result_name(self.task.name, self.name, run.name, seed)
 
     def path(self, run, seed):
-        """The result file of a run while it is not packed."""
+        """Returns the path of a run's result file before packing."""
         return self.kept.file(self.result_name(run, seed))
 
     def key(self, run, seed):
-        """The hash of configuration, data and encoder weights."""
+        """Returns the hash of configuration, data and encoder weights."""
         return result_hash(self.task.name, run.to_json(), seed, self._inputs(run))
 
     def _inputs(self, run):
-        """A hash of data and weights, those of word vectors too."""
+        """Returns a hash of data and weights, with those of word vectors."""
         if not run.words:
             return self._data_and_weights
         return fingerprint([self._data_and_weights, self._word_vectors(run)[1]])
 
     def _word_vectors(self, run):
-        """`(encoder, hash)` of a run's word vectors, read once."""
+        """Returns `(encoder, hash)` of a run's word vectors, read once."""
         if run.words not in self._words:
             words, _ = keras_plm.load(run.words, dtype="float32")
             check_word_vectors(words)
@@ -140,12 +140,12 @@ class Runner:
         return self._words[run.words]
 
     def run(self, run, seed):
-        """Does a run that is not done yet; gives its `Record`.
+        """Runs a configuration unless its result exists, and returns the `Record`.
 
-        A process that makes the same result is waited for.
+        It waits for another process that computes the same result.
 
         Raises:
-            OSError: Before anything is trained, if the results or the model cannot be written.
+            OSError: If the results or the model cannot be written; raised before training.
         """
         name, model_file = self.result_name(run, seed), self._model_file(run, seed)
 
@@ -160,14 +160,14 @@ class Runner:
         if model_file is not None:
             size = 4 * sum(int(np.prod(w.shape)) for w in self.pretrained.weights)
             try_to_write(model_file.parent, size)
-        if seed:  # it takes the learning rate that seed 0 chooses
+        if seed:  # seed 0 chooses the learning rate
             with self.kept.one_writer(self.result_name(run, 0), self.say):
                 pass
         with self.kept.one_writer(name, self.say):
             return done() or self._run(run, seed, model_file)
 
     def _run(self, run, seed, model_file):
-        """Does a run, whatever is there of it; gives its `Record`."""
+        """Runs a configuration, even if its result exists, and returns the `Record`."""
         done = self.result(run, seed)
         started = time.monotonic()
         reset_peak_memory()
@@ -216,23 +216,23 @@ class Runner:
             saved = f"; the model is {model_file}"
         parts = {name: summands(m, truth, predicted) for name, m in self.task.metrics.items()}
         parts = {name: part for name, part in parts.items() if part is not None}
-        with self.kept.changing():  # no seed of other settings is written in between
+        with self.kept.changing():  # no other process writes a seed of other settings
             kept = self._archive_older(run)
             self.kept.write(self.result_name(run, seed), record, parts)
         self.say(f"{run.name} seed {seed}: {record.score:.4f} on the evaluation split{kept}{saved}")
         return record
 
     def _check(self, run, seed):
-        """Raises a ValueError unless run, task and encoder go together."""
+        """Raises a ValueError unless run, task and encoder fit together."""
         for name, pool in (("pool", run.pool != "mean"), ("text_pool", run.text_pool)):
             if pool and self.task.head.per_word:
                 raise ValueError(
-                    f"Only texts are pooled. Received: {name}={getattr(run, name)!r} on "
+                    f"Pooling needs a task of texts. Received: {name}={getattr(run, name)!r} on "
                     f"{self.task.name}"
                 )
         if run.document_tokens and (not self.task.head.per_word or self.task.head.per_token):
             raise ValueError(
-                "`document_tokens` is only for tasks that tag words. "
+                "`document_tokens` needs a task of tagged words. "
                 f"Received: document_tokens={run.document_tokens} on {self.task.name}"
             )
         if run.reads_features:
@@ -241,13 +241,13 @@ class Runner:
             method.check(head, self.train_examples(run), tokenizer, run.words or None)
 
     def _counts(self, run, labels):
-        """The numbers of examples by split, of labels too; joined sentences count one each."""
+        """Returns the numbers of examples by split and of labels; joined sentences count singly."""
         used = {"train": self.train_examples(run), "dev": self.dev_examples(run)}
         used = self.examples if run.document_tokens else self.examples | used
         return {split: len(part) for split, part in used.items()} | {"labels": len(labels)}
 
     def _of_method(self, run, model, log):
-        """The keys of a record that only runs on features have, or only those that train."""
+        """Returns the keys of a record that depend on whether the run trains the encoder."""
         flops = self._flops(run, log["learned_weights"])
         if run.reads_features:
             mixes = model.mixing_weights() or None
@@ -261,7 +261,7 @@ class Runner:
         }
 
     def _flops(self, run, learned_weights):
-        """The `flops` of a record: an estimate from numbers of weights and tokens."""
+        """Returns the `flops` of a record, estimated from the numbers of weights and tokens."""
         encoder = sum(
             int(np.prod(weight.shape))
             for weight in self.pretrained.weights
@@ -273,7 +273,7 @@ class Runner:
         return 2 * tokens * (frozen + TRAINING * run.epochs * trained)
 
     def _count_tokens(self, examples):
-        """The number of tokens of all texts of examples."""
+        """Returns the number of tokens in all texts of examples."""
         texts = [
             text if isinstance(text, str) else " ".join(text)
             for example in examples
@@ -285,7 +285,7 @@ class Runner:
         return sum(len(text.split()) for text in texts)
 
     def _labels(self):
-        """The labels of the training examples; of scores the range that the task has."""
+        """Returns the labels of the training examples; for scores, the range of the task."""
         if self.task.head.scores and self.task.labels:
             return self.task.labels
         labels = self.task.head.labels_of(self.examples["train"])  # a part may lack some
@@ -297,21 +297,24 @@ class Runner:
         return labels
 
     def unseen_labels(self):
-        """The labels that dev and test set have and training has not: they count as errors."""
+        """Returns the labels of dev set and evaluation split without training examples.
+
+        They count as errors.
+        """
         if self.task.head.scores or self.task.head.per_token:
             return []
         known, others = set(self._labels()), [*self.examples["dev"], *self.examples["test"]]
         return [name for name in label_names(others) if name not in known]
 
     def _model_file(self, run, seed):
-        """The file of a run's model; `None` where models are not saved. Only seed 0 has one."""
+        """Returns the path of a run's saved model; `None` without one. Only seed 0 has one."""
         if self.models is None or seed:
             return None
         name = f"{self.task.name}.{self.name}.{run.name}.keras"
         return Path(self.models) / name
 
     def _whole(self, run, model, rate, seed, labels):
-        """The trained head; a task network on features gets its frozen encoder."""
+        """Returns the trained head; a task network on features gets its frozen encoder."""
         if not run.reads_features:
             return model
         encoder = self._encoder(run, seed)
@@ -326,9 +329,11 @@ class Runner:
         )
 
     def _search(self, run, labels):
-        """`(trials, model, log)`: what each rate gives with seed 0, and the best one's.
+        """Searches the learning rates with seed 0.
 
-        A rate with which training diverges has a trial without a score, and is never the best.
+        Returns:
+            `(trials, model, log)`: a trial for each rate, and model and log of the best one. The
+            trial of a rate that diverges has no score, and is not the best.
 
         Raises:
             FloatingPointError: If training diverges with every rate.
@@ -350,7 +355,7 @@ class Runner:
                 self.say(f"{run.name} learning rate {rate:g} diverged: {error}")
                 continue
             if log["dev_score"] > _best_score(trials):
-                best, best_log = model, log  # of equals the first, as `max` takes
+                best, best_log = model, log  # the first of equals, like `max`
             trials.append(
                 {
                     "learning_rate": rate,
@@ -369,11 +374,15 @@ class Runner:
         return trials, best, best_log
 
     def result(self, run, seed):
-        """The stored `Record`, if its configuration, data and weights are today's."""
+        """Returns the stored `Record` if its configuration, data and weights match."""
         return self.kept.done(self.result_name(run, seed), self.key(run, seed))
 
     def _archive_older(self, run):
-        """Archives results of other settings, data or weights, all seeds; says so in words."""
+        """Archives results of all seeds with other settings, data or weights.
+
+        Returns:
+            A description for the line of progress.
+        """
         said, start = "", self.result_name(run, 0).removesuffix("0.json")
         for name in self.kept.names(f"{glob.escape(start)}*.json"):
             seed = int(name.removeprefix(start).removesuffix(".json"))
@@ -383,7 +392,7 @@ class Runner:
         return said
 
     def _encoder(self, run, seed):
-        """The encoder of a run: as it was loaded, with fresh weights, in its precision."""
+        """Returns the encoder of a run, pre-trained or randomly initialised, in its precision."""
         fresh = run.method in ("scratch", "randomly_initialised")
         dtype = "float32" if run.reads_features else policy(run.precision)
         if fresh:
@@ -426,7 +435,7 @@ class Runner:
         return model, model.training_log
 
     def _predict(self, run, model, seed, labels):
-        """The predictions on the evaluation split."""
+        """Returns the predictions on the evaluation split."""
         read, counts = self.parts(run)
         examples = read["test"]
         if run.reads_features:
@@ -439,7 +448,7 @@ class Runner:
         return predicted if counts is None else part_sentences(predicted, counts["test"])
 
     def _features(self, run, seed, examples):
-        """The features of some examples, read once for all choices of layers."""
+        """Returns the features of some examples, extracted once for all choices of layers."""
         pool = run.build(run.grid[0], seed).store_pool(run.head(self.task))
         key = (run.method, seed if run.method == "randomly_initialised" else 0, pool, id(examples))
         if key not in self._stores:
@@ -448,12 +457,12 @@ class Runner:
                 FeatureStore.build(
                     self.store, encoder, self.tokenizer, examples, pool, self.feature_gb
                 ),
-                examples,  # kept, so that its id stays its own
+                examples,  # stored to keep its id unique
             )
         return self._stores[key][0]
 
     def _word_store(self, run, examples):
-        """The word vectors next to the features of some examples."""
+        """Returns the word vectors of some examples, next to their features."""
         words, state = self._word_vectors(run)
         key = (state, id(examples))
         if key not in self._stores:
@@ -470,7 +479,7 @@ class Runner:
 
 
 def best_trial(trials):
-    """The trial of the highest score on the dev set, the first of equals; diverged ones lose."""
+    """Returns the trial with the highest score on the dev set; among equals, the first."""
     scored = [trial for trial in trials if trial["dev_score"] is not None]
     return max(scored, key=lambda trial: trial["dev_score"])
 
@@ -484,16 +493,16 @@ def _distribution(devices):
         return Distribution() if devices == 1 else distribute("data", devices=devices)
     if (devices or 1) > 1 or int(os.environ.get("WORLD_SIZE", 1)) > 1:
         raise ValueError(
-            "Under torch each run has one device: start a process for each, as in "
-            "`CUDA_VISIBLE_DEVICES=1 keras-plm run ...`; they share the folder of "
-            f"results. Received: devices={devices}, "
+            "A run must have one device with torch: start a process for each device, such as "
+            "`CUDA_VISIBLE_DEVICES=1 keras-plm run ...`, with a common folder of results. "
+            f"Received: devices={devices}, "
             f"WORLD_SIZE={os.environ.get('WORLD_SIZE', 1)}"
         )
     return Distribution()
 
 
 class _ShowEpoch(keras.callbacks.Callback):
-    """Says which epoch it is."""
+    """Reports the current epoch."""
 
     def __init__(self, say, what, epochs):
         super().__init__()
@@ -504,13 +513,13 @@ class _ShowEpoch(keras.callbacks.Callback):
 
 
 def _content(example):
-    """The parts of an example that decide a result; choices and starts only where it has them."""
+    """Returns the parts of an example that determine a result; choices and starts if it has any."""
     later = (example.choices, example.starts)
     lists = [list(values) for values in later if values is not None]
     return (example.text, example.pair, example.label, *lists)
 
 
 def _curve(log):
-    """The score on the dev set by update."""
+    """Returns the scores on the dev set by update."""
     updates = [log["steps_per_epoch"] * (i + 1) for i in range(len(log["dev_scores"]))]
     return {"updates": updates, "dev_scores": log["dev_scores"]}
