@@ -67,7 +67,7 @@ class FeatureBased(Method):
             their features; 0 for none.
 
     Raises:
-        ValueError: If a setting is out of range, or settings do not go together.
+        ValueError: If a setting is out of range, or settings do not fit together.
 
     >>> import numpy as np
     >>> from keras_plm.data import Example
@@ -108,7 +108,7 @@ class FeatureBased(Method):
         self._placement.check(self._reads, "given to `fit`" if self._reads else None)
         if (self.penalty or self.mix_norm) and layer_choice(self.layers).combine != "mix":
             raise ValueError(
-                "`penalty` and `mix_norm` are of learned mixes: choose layers='mix', or leave them "
+                "`penalty` and `mix_norm` need learned mixes: choose layers='mix', or leave them "
                 f"out. Received: layers={self.layers!r}, penalty={self.penalty}, "
                 f"mix_norm={self.mix_norm}"
             )
@@ -124,7 +124,7 @@ class FeatureBased(Method):
 
     @property
     def _asks(self):
-        """What of `FeatureStore.batches` the reader reads next to features."""
+        """Options of `FeatureStore.batches` for the inputs that the reader needs."""
         pair_positions = texts_of(self._reads) is not None
         return {"word_character_ids": self.character_filters > 0, "pair_positions": pair_positions}
 
@@ -135,7 +135,7 @@ class FeatureBased(Method):
         tokenizer: SubwordTokenizer,
         words: WordVectors | None = None,
     ) -> None:
-        """Raises unless head, reader, examples and tokenizer go together.
+        """Raises unless head, reader, examples and tokenizer fit together.
 
         Args:
             head: Class of the head.
@@ -146,12 +146,12 @@ class FeatureBased(Method):
         self._placement.check(self._reads, words)
         if issubclass(head, MultipleChoice):
             raise ValueError(
-                "Choices are fine-tuned: use `FineTune`. Received: head=MultipleChoice"
+                "Choices need fine-tuning: use `FineTune`. Received: head=MultipleChoice"
             )
         check_reads(self.reader, head, examples)
         if head.per_token and self.character_filters:
             raise ValueError(
-                "Spelling is that of words, and a head of tokens reads none: leave "
+                "A head of tokens reads no characters of words: leave "
                 "`character_filters` out. "
                 f"Received: character_filters={self.character_filters}, head={head.__name__}"
             )
@@ -162,13 +162,13 @@ class FeatureBased(Method):
         apart = not head.per_token and read_apart(examples, tokenizer)
         if apart and self._reads is not None and texts_of(self._reads) is None:
             raise ValueError(
-                "Two texts that are read apart are pooled by reader='linear', or meet in "
-                "reader='esim'; or fine-tune with `FineTune`. "
+                "Two separate texts need reader='linear', which pools them, or reader='esim': "
+                "choose one, or fine-tune with `FineTune`. "
                 f"Received: reader={self.reader!r}, pairs of texts for {type(tokenizer).__name__}"
             )
 
     def store_pool(self, head: type[Head]) -> str | None:
-        """Argument `pool` of `FeatureStore.build` for this reader."""
+        """Returns the argument `pool` of `FeatureStore.build` for this reader."""
         if head.per_token:
             return TOKENS
         return self.pool if not head.per_word and self.reader == "linear" else None
@@ -208,7 +208,7 @@ class FeatureBased(Method):
         Raises:
             ValueError: If there is no reader for `words`, or placement "output" has no `words`. If
                 the head is not a `Classifier`, `Regressor`, `Tagger`, `CRFTagger` or `SpanFinder`,
-                or the reader does not support it or such examples.
+                or the reader does not fit the head or the examples.
             FloatingPointError: If training diverges: its loss or its predictions are not finite.
         """
         train, dev, labels = labelled(train, dev, labels)
@@ -245,7 +245,7 @@ class FeatureBased(Method):
         train: Sequence[Example],
         words: WordVectors | None = None,
     ) -> Head:
-        """Joins a frozen encoder and its trained task network to one model.
+        """Joins a frozen encoder and its trained task network into one model.
 
         Args:
             encoder, head, labels, train, words: As in `fit`.
@@ -285,7 +285,7 @@ class FeatureBased(Method):
         parts: Sequence[Any],
         pool: str | None = None,
     ) -> list[FeatureStore] | None:
-        """Stores of word vectors next to those of an encoder; `None` without `words`."""
+        """Builds stores of word vectors for the same words; returns `None` without `words`."""
         if words is None:
             return None
         check_word_vectors(words)
@@ -320,7 +320,7 @@ class FeatureBased(Method):
             the best epoch, its score and the learned mixes.
 
         Raises:
-            ValueError: As `fit`; and if the stores have different words.
+            ValueError: As `fit`. If the stores have different words.
         """
         set_seed(self.seed)
         labels = head.labels_of(train) if labels is None else labels
@@ -380,9 +380,9 @@ class FeatureBased(Method):
             task_network: Result of `fit_reader`.
             store: The `FeatureStore` of the examples.
             labels: The label names.
-            words: The store of word vectors next to it, or `None`.
+            words: Store of word vectors for the same words, or `None`.
             probabilities: If True, return probabilities of the labels.
-            batch_size: Number of examples per batch; by default as many as have 8,192 vectors.
+            batch_size: Number of examples per batch; by default as many as fit into 8,192 vectors.
             verbose: As in `keras_plm.training.fit.run_on`.
 
         Returns:
@@ -400,7 +400,7 @@ class FeatureBased(Method):
 
 
 class _StoredRows:
-    """What a head's `decode` asks of its rows: here a row is an example."""
+    """Rows of a store for a head's `decode`: each row is an example."""
 
     def __init__(self, store):
         self.examples_of = np.arange(len(store))

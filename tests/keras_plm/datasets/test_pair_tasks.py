@@ -145,7 +145,7 @@ class TestSwag:
         assert result["task"] == "swag" and 0 <= result["metrics"]["accuracy"] <= 1
         assert result["counts"]["labels"] == 4 and result["counts"]["test"] == 12
         assert main(["run", *flags, "--method", "features"]) == 2
-        assert "error: Choices are fine-tuned" in capsys.readouterr().err
+        assert "error: Choices need fine-tuning" in capsys.readouterr().err
         assert TASKS["swag"].head is MultipleChoice
 
 

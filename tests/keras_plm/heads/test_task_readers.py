@@ -300,7 +300,7 @@ class TestBadInput:
             with pytest.raises(ValueError, match=match):
                 FeatureBased(**options)
         method = FeatureBased(**FAST, reader="bidaf", character_filters=3)
-        with pytest.raises(ValueError, match="a head of tokens reads none.*character_filters=3"):
+        with pytest.raises(ValueError, match="reads no characters of words.*character_filters=3"):
             method.fit(piece_encoder(), SpanFinder, PIECES, made_up(4))
         with pytest.raises(ValueError, match="whose tokens are words, such as ELMo's.*WordPiece"):
             FeatureBased(**FAST, reader="bidaf").fit(

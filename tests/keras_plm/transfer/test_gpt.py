@@ -323,7 +323,7 @@ class TestMultipleChoice:
             head.predict(["a", "b"], choices=[["a", "b", "c"]])
         with pytest.raises(ValueError, match="numbered from 0"):
             MultipleChoice(gpt(), ["a", "b"])
-        with pytest.raises(ValueError, match="Choices are fine-tuned"):
+        with pytest.raises(ValueError, match="Choices need fine-tuning"):
             FeatureBased(**FAST).fit(gpt(), MultipleChoice, TOKENIZER, chosen(4))
         with pytest.raises(ValueError, match="in one row: use a tokenizer.*Characters"):
             batches(chosen(4), Characters(), [0, 1, 2])

@@ -486,7 +486,7 @@ def test_bad_input_is_explained():
                 method(**options)
     with pytest.raises(TypeError):
         FeatureBased("mix")  # the argument would be the rate
-    with pytest.raises(ValueError, match="`penalty` and `mix_norm` are of learned mixes"):
+    with pytest.raises(ValueError, match="`penalty` and `mix_norm` need learned mixes"):
         FeatureBased(layers="last", penalty=0.1)
     for method in (FineTune(), FeatureBased()):
         with pytest.raises(ValueError, match="must be examples to train on"):
