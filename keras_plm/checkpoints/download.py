@@ -5,6 +5,8 @@ import re
 import sys
 from pathlib import Path
 
+from keras_plm.checkpoints.packages import PACKAGED, PREFIX, find_package, find_packaged
+
 # Our names, and those of `huggingface_hub`. The four small ones are of Turc et al. 2019.
 NAMES = {
     "bert_tiny_uncased": "google/bert_uncased_L-2_H-128_A-2",
@@ -59,7 +61,8 @@ def is_handle(path):
 def find_folder(path):
     """Finds the folder of a path, or of a released model's name.
 
-    A name is one of `NAMES`; or `"organisation/model"`, if there is neither such a folder nor one
+    A name in `PACKAGED`, or `"package:NAME"`, is found in an installed Python distribution. Other
+    names are one of `NAMES`; or `"organisation/model"`, if there is neither such a folder nor one
     named `organisation`. The function first searches the cache of `huggingface_hub`. Otherwise it
     prints a line on standard error and downloads the model from huggingface.co.
 
@@ -80,13 +83,18 @@ def find_folder(path):
         meant = folder.exists() or folder.is_symlink() or folder.parent.exists()
     except (OSError, ValueError) as error:  # a name that no file can have
         raise ValueError(f"No such folder. Received: {str(path)!r:.200}") from error
+    if isinstance(path, str) and path in PACKAGED:
+        return find_packaged(path)
+    if isinstance(path, str) and path.startswith(PREFIX):
+        return find_package(path)
     is_name = isinstance(path, str) and NAME.fullmatch(path) and not path.endswith(ENDINGS)
     if not (isinstance(path, str) and path in NAMES) and (not is_name or meant):
-        close = difflib.get_close_matches(str(path), NAMES, n=1)
+        known = [*NAMES, *PACKAGED]
+        close = difflib.get_close_matches(str(path), known, n=1)
         raise ValueError(
             f"No such folder, and no released model of this name. "
-            f"{f'Did you mean {close[0]!r}? ' if close else ''}Known: {', '.join(NAMES)}, and "
-            f"'organisation/model'. Received: {str(path)!r}"
+            f"{f'Did you mean {close[0]!r}? ' if close else ''}Known: {', '.join(known)}, "
+            f"'package:NAME' and 'organisation/model'. Received: {str(path)!r}"
         )
     return _fetch(NAMES.get(path, path))
 

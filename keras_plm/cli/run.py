@@ -149,7 +149,10 @@ def run_all(flags, runs, between=None):
             f"{runner.task.name}: labels without training examples count as errors: "
             f"{', '.join(map(str, unseen[:20]))}" + (" and more" if unseen[20:] else "")
         )
-    todo = [(run, seed) for run in runs for seed in range(flags.seeds)]
+    seeds = range(flags.seeds)
+    todo = [(run, seed) for seed in seeds for run in runs if run.reads_features]
+    todo += [(run, seed) for run in runs for seed in seeds if not run.reads_features]
+    runner.plan(todo)
     fits = sum(run.lines(seed) for run, seed in todo)
     results, failed = [], {}
     with progress_bar(runner.task.name, fits, unit=True) as advance:

@@ -107,11 +107,11 @@ class Worker:
 
     def __init__(self, workspace, progress, epoch=None):
         self.workspace, self.progress, self.epoch = workspace, progress, epoch
-        self._runners, self._made = {}, set()
+        self._runners, self._made, self._planned = {}, set(), {}
 
     def runner(self, job):
         """Returns the `Runner` of a job."""
-        key = job.task, job.encoder, job.encoder_name
+        key = _key(job)
         if key not in self._runners:
             workspace = self.workspace
             runner = Runner(
@@ -119,8 +119,14 @@ class Worker:
                 workspace.feature_gb, functools.partial(self._say, job.encoder_name),
                 name=job.encoder_name, epoch=self.epoch, devices=workspace.devices,
             )  # fmt: skip
+            runner.plan(self._planned.get(key, ()))
             self._runners[key] = runner
         return self._runners[key]
+
+    def plan(self, todo):
+        """Announces the pairs of job and seed that follow, see `Runner.plan`."""
+        for job, seed in todo:
+            self._planned.setdefault(_key(job), []).append((job.run, seed))
 
     def _say(self, name, line):
         self.progress(f"{name}  {line}")
@@ -174,6 +180,11 @@ class Worker:
         return None
 
 
+def _key(job):
+    """What one `Runner` reads for several jobs: a task and an encoder."""
+    return job.task, job.encoder, job.encoder_name
+
+
 def work(jobs, seeds=None):
     """Lists jobs with their seeds by stage, then by seed: `[(job, seed)]`.
 
@@ -205,6 +216,7 @@ def run_jobs(jobs, workspace, seeds, progress, epoch=None, finished=None):
     """
     worker = Worker(workspace, progress, epoch)
     todo, failed = work(jobs, seeds), {}
+    worker.plan(todo)
     total = len(todo)
     while todo:
         waiting, behind = [], total - len(todo)

@@ -6,6 +6,7 @@ learning rate. Only the chosen model reads the evaluation split, once.
 """
 
 import dataclasses
+import functools
 import glob
 import os
 import time
@@ -32,6 +33,7 @@ from keras_plm.transfer import (
     clone,
 )
 from keras_plm.transfer.feature_store import fitting
+from keras_plm.transfer.probes import Probe, can_probe, fit_probes
 
 TRAINING = 3  # operations of a training step, in forward passes: one forward, two backward
 
@@ -78,6 +80,7 @@ class Runner:
             split: self.task.read(self.data, split) for split in ("train", "dev", "test")
         }
         self._stores, self._words, self._joined, self._limited = {}, {}, {}, {}
+        self._planned, self._probed = [], {}
         self.scheme = None
         if self.task.head.kind == "words":
             every = [example for part in self.examples.values() for example in part]
@@ -172,17 +175,19 @@ class Runner:
         started = time.monotonic()
         reset_peak_memory()
         set_seed(seed)
-        labels = self._labels()
-        for i, example in enumerate(self.examples["test"]):  # raises for one without a label
-            self.task.head.target(example, labels, training=False, number=i)
+        labels = self._labels
         searched = done or (self.result(run, 0) if seed else None)
-        if searched is None:
+        if self._is_probe(run, seed, labels):
+            trials, model, predicted = self._probe(run, seed, labels, searched)
+            log = model.log
+        elif searched is None:
             trials, model, log = self._search(run, labels)
+            predicted = self._predict(run, model, seed, labels)
         else:
             trials, rate = searched["trials"], best_trial(searched["trials"])["learning_rate"]
             model, log = self._fit(run, rate, seed, labels)
+            predicted = self._predict(run, model, seed, labels)
         truth = [example.label for example in self.examples["test"]]
-        predicted = self._predict(run, model, seed, labels)
         scores = {name: float(m(truth, predicted)) for name, m in self.task.metrics.items()}
         if not np.isfinite(list(scores.values())).all():
             raise FloatingPointError(f"A score must be a finite number. Received: {scores}")
@@ -200,7 +205,7 @@ class Runner:
             metrics=scores,
             counts=self._counts(run, labels),
             scheme=self.scheme,
-            seconds=round(time.monotonic() - started, 1),
+            seconds=round(time.monotonic() - started - log.get("others_seconds", 0), 1),
             learned_weights=log["learned_weights"],
             feature_bytes=log.get("feature_bytes", 0),
             peak_mb=round(peak_memory_mb()),
@@ -284,8 +289,9 @@ class Runner:
             return int(self.tokenizer.encode(texts).lengths.sum())
         return sum(len(text.split()) for text in texts)
 
+    @functools.cached_property
     def _labels(self):
-        """Returns the labels of the training examples; for scores, the range of the task."""
+        """The labels of the training examples; for scores, the range of the task."""
         if self.task.head.scores and self.task.labels:
             return self.task.labels
         labels = self.task.head.labels_of(self.examples["train"])  # a part may lack some
@@ -294,6 +300,8 @@ class Runner:
                 f"{self.task.name}: The training examples must have two labels or more. "
                 f"Received: {list(labels)}"
             )
+        for i, example in enumerate(self.examples["test"]):  # raises for one without a label
+            self.task.head.target(example, labels, training=False, number=i)
         return labels
 
     def unseen_labels(self):
@@ -303,7 +311,7 @@ class Runner:
         """
         if self.task.head.scores or self.task.head.per_token:
             return []
-        known, others = set(self._labels()), [*self.examples["dev"], *self.examples["test"]]
+        known, others = set(self._labels), [*self.examples["dev"], *self.examples["test"]]
         return [name for name in label_names(others) if name not in known]
 
     def _model_file(self, run, seed):
@@ -313,11 +321,102 @@ class Runner:
         name = f"{self.task.name}.{self.name}.{run.name}.keras"
         return Path(self.models) / name
 
+    def plan(self, todo):
+        """Announces pairs of run and seed that follow: linear heads of one kind train together."""
+        self._planned = list(todo)
+
+    def _is_probe(self, run, seed, labels):
+        """Whether a run trains a linear head on features in the fit of several such runs."""
+        if not run.reads_features or run.words:
+            return False
+        method, head = run.build(run.grid[0], seed), run.head(self.task)
+        if method.reader != "linear":
+            return False
+        return can_probe(method, head, labels, self._features(run, seed, self.train_examples(run)))
+
+    def _probe(self, run, seed, labels, searched):
+        """`(trials, probe, predictions)` of a run and seed, as `_search` and `_predict`."""
+        begun = time.monotonic()
+        if (run, seed) not in self._probed:
+            self._fit_probes(run, seed, labels)
+        trials, probe, predicted = self._probed.pop((run, seed))
+        if searched is None:
+            for trial in trials:
+                self.say(_said(run, trial))
+        if probe is None:
+            raise _diverged(run, trials)
+        parts = self.train_examples(run), self.dev_examples(run)
+        spent = time.monotonic() - begun - sum(trial["seconds"] for trial in trials)
+        probe.log |= {
+            "feature_bytes": sum(self._features(run, seed, part).array.nbytes for part in parts),
+            "others_seconds": max(spent, 0.0),
+        }
+        return (trials if searched is None else searched["trials"]), probe, predicted
+
+    def _fit_probes(self, run, seed, labels):
+        """Trains the probes of a run and seed and, in the same fits, of those planned after it."""
+        rates, seeds = self._together(run, seed)
+        method, head = run.build(run.grid[0], seed), run.head(self.task)
+        read, counts = self.parts(run)
+        train, dev, test = self.train_examples(run), self.dev_examples(run), read["test"]
+        stores = [self._features(run, seed, part) for part in (train, dev, test)]
+        metric, begun = next(iter(self.task.metrics.values())), time.monotonic()
+        parts = stores[:2], train, dev, labels, metric
+        shown = self.epoch and (
+            lambda count, epoch: self.epoch(
+                f"{count} linear heads on features: epoch {epoch} of {run.epochs}"
+            )
+        )
+        for model, probes in fit_probes(method, head, *parts, rates, seeds, shown):
+            share = round((time.monotonic() - begun) / len(probes), 3)
+            trials, best = {}, {}
+            for name, probe in probes.items():
+                key, score = (name.layers, name.seed), probe.log["dev_score"]
+                if score is not None and score > _best_score(trials.get(key, ())):
+                    best[key] = name
+                trials.setdefault(key, []).append(_trial(name.learning_rate, probe.log, share))
+            predicted = dict.fromkeys(trials)
+            found = model.predict_labels(stores[2], labels, list(best.values()))
+            predicted |= dict(zip(best, found, strict=True))
+            for (layers, number), tried in trials.items():
+                answers = predicted[layers, number]
+                probe = None if answers is None else probes[best[layers, number]]
+                if probe is not None and counts is not None:
+                    answers = part_sentences(answers, counts["test"])
+                key = dataclasses.replace(run, layers=layers), number
+                self._probed[key] = tried, probe, answers
+            begun = time.monotonic()
+
+    def _together(self, run, seed):
+        """`(rates, seeds)` of the probes to train with those of a run and seed.
+
+        They differ only in the choice of layers and, after seed 0 has chosen the learning rates,
+        in the seed.
+        """
+        rates, seeds = {}, set()
+        for other, number in [(run, seed), *self._planned]:
+            if _but_layers(other) != _but_layers(run) or (number > 0) != (seed > 0):
+                continue
+            if run.method == "randomly_initialised" and number != seed:
+                continue  # each seed has features of its own
+            if (other, number) != (run, seed) and self.result(other, number) is not None:
+                continue
+            first = self.result(other, 0)
+            if number and first is None:
+                continue  # seed 0 has not chosen a learning rate yet
+            chosen = first and [best_trial(first["trials"])["learning_rate"]]
+            rates[other.layers] = chosen or other.grid
+            seeds.add(number)
+        return rates, sorted(seeds)
+
     def _whole(self, run, model, rate, seed, labels):
         """Returns the trained head; a task network on features gets its frozen encoder."""
         if not run.reads_features:
             return model
         encoder = self._encoder(run, seed)
+        if isinstance(model, Probe):
+            layers = len(encoder.output["layers"])
+            model = model.task_network(run.head(self.task), labels, layers, run.dropout)
         return run.build(rate, seed).model(
             encoder,
             run.head(self.task),
@@ -344,33 +443,13 @@ class Runner:
             try:
                 model, log = self._fit(run, rate, 0, labels)
             except FloatingPointError as error:
-                trials.append(
-                    {
-                        "learning_rate": rate,
-                        "dev_score": None,
-                        "error": str(error),
-                        "seconds": round(time.monotonic() - begun, 1),
-                    }
-                )
-                self.say(f"{run.name} learning rate {rate:g} diverged: {error}")
-                continue
-            if log["dev_score"] > _best_score(trials):
+                log = {"dev_score": None, "error": str(error)}
+            if log["dev_score"] is not None and log["dev_score"] > _best_score(trials):
                 best, best_log = model, log  # the first of equals, like `max`
-            trials.append(
-                {
-                    "learning_rate": rate,
-                    "dev_score": log["dev_score"],
-                    "best_epoch": log["best_epoch"],
-                    "seconds": round(time.monotonic() - begun, 1),
-                }
-            )
-            self.say(f"{run.name} learning rate {rate:g}: {log['dev_score']:.4f} on the dev set")
+            trials.append(_trial(rate, log, round(time.monotonic() - begun, 1)))
+            self.say(_said(run, trials[-1]))
         if best is None:
-            raise FloatingPointError(
-                "Training must converge with one learning rate at least: give lower ones with "
-                f"--learning-rates. Received: {run.learning_rates}, where the first gave: "
-                f"{trials[0]['error']}"
-            )
+            raise _diverged(run, trials)
         return trials, best, best_log
 
     def result(self, run, seed):
@@ -478,10 +557,38 @@ class Runner:
             self.progress(f"{self.task.name}  {line}")
 
 
+def _but_layers(run):
+    """The settings of a run without its choice of layers."""
+    return dataclasses.asdict(run) | {"layers": None}
+
+
 def best_trial(trials):
     """Returns the trial with the highest score on the dev set; among equals, the first."""
     scored = [trial for trial in trials if trial["dev_score"] is not None]
     return max(scored, key=lambda trial: trial["dev_score"])
+
+
+def _trial(rate, log, seconds):
+    """A trial of a record: a learning rate and the best score of its fit on the dev set."""
+    names = ("dev_score", "error") if log["dev_score"] is None else ("dev_score", "best_epoch")
+    return {"learning_rate": rate, **{name: log[name] for name in names}, "seconds": seconds}
+
+
+def _said(run, trial):
+    """A line of progress about a trial."""
+    words = f"{run.name} learning rate {trial['learning_rate']:g}"
+    if trial["dev_score"] is None:
+        return f"{words} diverged: {trial['error']}"
+    return f"{words}: {trial['dev_score']:.4f} on the dev set"
+
+
+def _diverged(run, trials):
+    """The error of a run that diverges with every learning rate."""
+    return FloatingPointError(
+        "Training must converge with one learning rate at least: give lower ones with "
+        f"--learning-rates. Received: {run.learning_rates}, where the first gave: "
+        f"{trials[0].get('error', 'outputs on the evaluation split that are not finite')}"
+    )
 
 
 def _best_score(trials):

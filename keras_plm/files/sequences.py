@@ -44,6 +44,8 @@ def as_list(values, name, of="values"):
     >>> as_list(np.array([True, False]), "labels")
     [True, False]
     """
+    if type(values) is list and set(map(type, values)) <= {str}:
+        return list(values)
     found = values
     for convert in ("tolist", "to_pylist"):  # of arrays and columns
         if hasattr(found, convert):

@@ -89,8 +89,8 @@ def dropout(inputs, rate, seed=None):
     dropped = min(max(round(rate * STEPS), 1), STEPS - 1)
     if backend == "jax":
         keep = _jax_keep(inputs, dropped, seed)
-    elif seed is None and inputs.device.type == "cpu":
-        keep = _torch_keep(inputs, dropped)
+    elif inputs.device.type == "cpu":
+        keep = _torch_keep(inputs, dropped, seed)
     else:
         return _torch_dropout(inputs, rate, seed)
     # Two products, because 1 / (1 - rate) rounded into a half-precision mask would
@@ -112,20 +112,27 @@ def _torch_dropout(inputs, rate, seed):
 
     if seed is None or inputs.device.type == "meta":
         return torch.nn.functional.dropout(inputs, p=rate)
-    generator = torch.Generator(device=inputs.device)
-    generator.manual_seed(int(seed.sum()) & 0xFFFFFFFF)
+    generator = _torch_generator(seed, inputs.device)
     keep = torch.full(inputs.shape, 1 - rate, device=inputs.device)
     keep = torch.bernoulli(keep, generator=generator).bool()
     return torch.where(keep, inputs / (1 - rate), torch.zeros_like(inputs))
 
 
-def _torch_keep(inputs, dropped):
+def _torch_generator(seed, device):
+    """A generator of torch with the seed that `keras.random` would take."""
+    import torch
+
+    return torch.Generator(device=device).manual_seed(int(seed.sum()) & 0xFFFFFFFF)
+
+
+def _torch_keep(inputs, dropped, seed=None):
     """Draws 0 or 1 for each element from 16 random bits, in the type of `inputs`."""
     import torch
 
     count = inputs.numel()
     words = torch.empty(-(-count // 4), dtype=torch.int64)
-    words.random_(-(2**63), None)  # all 64 bits
+    generator = None if seed is None else _torch_generator(seed, inputs.device)
+    words.random_(-(2**63), None, generator=generator)  # all 64 bits
     bits = words.view(torch.int16)[:count].view(inputs.shape)
     keep = torch.empty(inputs.shape, dtype=inputs.dtype)
     return torch.ge(bits, dropped - STEPS // 2, out=keep)

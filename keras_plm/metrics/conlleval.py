@@ -1,7 +1,7 @@
 """F1 of the spans that tags mark, by the rules of conlleval."""
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 import keras
@@ -64,27 +64,27 @@ def span_scores(y_true: Iterable[Any], y_pred: Iterable[Any]) -> dict[str, Any]:
     >>> scores["all"]["true"], scores["all"]["found"], scores["all"]["correct"]
     (1, 2, 0)
     """
-    y_true, y_pred = both(y_true, y_pred)
-    for sentences in (y_true, y_pred):
-        check_marks(sentences)
-    true, found, correct = Counter(), Counter(), Counter()
-    words = equal = 0
+    y_true, y_pred = (
+        [as_list(tags, f"{name}[{i}]", "tags") for i, tags in enumerate(sentences)]
+        for name, sentences in zip(("y_true", "y_pred"), both(y_true, y_pred), strict=True)
+    )
     for i, (gold, predicted) in enumerate(zip(y_true, y_pred, strict=True)):
-        gold, predicted = (
-            as_list(gold, f"y_true[{i}]", "tags"),
-            as_list(predicted, f"y_pred[{i}]", "tags"),
-        )
         if len(gold) != len(predicted):
             raise ValueError(
                 "Every word needs one true and one predicted tag. "
                 f"Received: {len(gold)} and {len(predicted)} tags in sentence {i}"
             )
-        gold_spans, predicted_spans = set(spans(gold)), set(spans(predicted))
-        true.update(kind for kind, _, _ in gold_spans)
-        found.update(kind for kind, _, _ in predicted_spans)
-        correct.update(kind for kind, _, _ in gold_spans & predicted_spans)
-        words += len(gold)
-        equal += sum(a == b for a, b in zip(gold, predicted, strict=True))
+    for sentences in (y_true, y_pred):
+        check_marks(sentences)
+    names = sorted({tag for tag in chain(*y_true, *y_pred)} - {"O"})
+    types = sorted({name.partition("-")[2] for name in names})
+    gold, predicted = (_Chunks(sentences, names, types) for sentences in (y_true, y_pred))
+    same = gold.starts & predicted.starts & (gold.kinds == predicted.kinds)
+    same &= gold.ends == predicted.ends
+    starts = (gold, gold.starts), (predicted, predicted.starts), (gold, same)
+    counts = [np.bincount(of.kinds[some], minlength=len(types)) for of, some in starts]
+    words = gold.tags >= 0
+    equal = int((gold.tags == predicted.tags)[words].sum())
 
     def scores(true, found, correct):
         precision = correct / found if found else 0.0
@@ -99,10 +99,36 @@ def span_scores(y_true: Iterable[Any], y_pred: Iterable[Any]) -> dict[str, Any]:
             "correct": correct,
         }
 
-    table = {"all": scores(true.total(), found.total(), correct.total())}
-    for kind in sorted(set(true) | set(found)):
-        table[kind] = scores(true[kind], found[kind], correct[kind])
-    return table | {"accuracy": equal / words if words else 0.0}
+    table = {"all": scores(*(int(count.sum()) for count in counts))}
+    for i, kind in enumerate(types):
+        table[kind] = scores(*(int(count[i]) for count in counts))
+    return table | {"accuracy": equal / int(words.sum()) if words.any() else 0.0}
+
+
+class _Chunks:
+    """The spans of all words of some sentences, as arrays of one number per word.
+
+    Attributes:
+        tags: Ids of tags; -1 after each sentence.
+        kinds: Ids of types; -1 outside of spans.
+        starts: Whether a span starts.
+        ends: The end of the span that a word belongs to.
+    """
+
+    def __init__(self, sentences, names, types):
+        ids = {"O": len(names)} | {name: i for i, name in enumerate(names)}
+        self.tags = np.array([i for tags in sentences for i in (*map(ids.get, tags), -1)])
+        parts = [name.partition("-") for name in names]
+        # The last two entries are of "O" and of the end of a sentence.
+        kinds = np.array([*(types.index(kind) for _, _, kind in parts), -1, -1])
+        begins = np.array([*(prefix in BEGINS for prefix, _, _ in parts), False, False])
+        last = np.array([*(prefix in ENDS for prefix, _, _ in parts), False, False])
+        self.kinds = kinds[self.tags]
+        changed = np.append(True, (self.kinds[1:] != self.kinds[:-1]) | last[self.tags[:-1]])
+        self.starts = (self.kinds >= 0) & (begins[self.tags] | changed)
+        borders = np.flatnonzero(self.starts | (self.kinds < 0))
+        after = np.searchsorted(borders, np.arange(len(self.tags)), side="right")
+        self.ends = np.append(borders, len(self.tags))[after]
 
 
 def span_f1(y_true: Iterable[Any], y_pred: Iterable[Any]) -> float:

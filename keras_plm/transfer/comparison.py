@@ -15,10 +15,12 @@ from keras_plm.heads.head import Head
 from keras_plm.models import WordVectors
 from keras_plm.models.encoder import Encoder, check_encoder
 from keras_plm.tokenizers.subwords import SubwordTokenizer
+from keras_plm.transfer._feature_rows import TOKENS
 from keras_plm.transfer.feature_based import FeatureBased
 from keras_plm.transfer.feature_store import FeatureStore, fitting
 from keras_plm.transfer.layer_choices import choice_name, distinct_choices, layer_choice
 from keras_plm.transfer.method import check_head, default_metric
+from keras_plm.transfer.probes import can_probe, fit_probes
 
 
 def compare_layers(
@@ -36,7 +38,8 @@ def compare_layers(
 ) -> list[dict[str, Any]]:
     """Scores every choice of layers of a frozen encoder on one task.
 
-    The encoder runs once over the examples. Each choice is then trained with each seed.
+    The encoder runs once over the examples. Linear heads of all choices and seeds are then trained
+    in one fit, other readers one after the other.
 
     Args:
         encoder, tokenizer: The encoder and its tokenizer.
@@ -100,24 +103,18 @@ def compare_layers(
             FeatureStore.build(folder, encoder, tokenizer, part, pool, method.feature_gb)
             for part in (train, dev, test)
         ]
-        beside = method.word_stores(folder, words, encoder, tokenizer, (train, dev, test))
-        of_test = None if beside is None else beside[2]
-        for name in choices or distinct_choices(encoder):
-            scores = []
-            for seed in range(seeds):
-                reader = dataclasses.replace(method, seed=seed, **_with_layers(method, name))
-                try:
-                    task_network, _ = reader.fit_reader(
-                        head, stores, train, dev, labels, metric, words=beside
-                    )
-                    predicted = reader.predict(head, task_network, stores[2], labels, of_test)
-                except FloatingPointError as error:
-                    raise FloatingPointError(
-                        f"layers={choice_name(name)}, seed={seed}: {error}"
-                    ) from error
-                scores.append(metric(truth, predicted))
+        tokens = TOKENS if head.per_token else None
+        beside = method.word_stores(folder, words, encoder, tokenizer, (train, dev, test), tokens)
+        names = [choice_name(name) for name in choices or distinct_choices(encoder)]
+        parts = stores[:2], train, dev, labels, metric
+        if words is None and can_probe(method, head, labels, stores[0]):
+            predicted = _of_probes(method, head, parts, stores[2], names, seeds)
+        else:
+            predicted = _of_readers(method, head, parts, stores[2], names, seeds, beside)
+        for name in names:
+            scores = [metric(truth, predicted(name, seed)) for seed in range(seeds)]
             row = {
-                "layers": choice_name(name),
+                "layers": name,
                 "mean": float(np.mean(scores)),
                 "deviation": float(np.std(scores, ddof=1)) if seeds > 1 else 0.0,
                 "scores": scores,
@@ -125,8 +122,46 @@ def compare_layers(
             table.append(row)
             if progress is not None:
                 progress(row)
-        del stores, beside, of_test
+        del stores, beside, predicted, parts
     return table
+
+
+def _of_probes(method, head, parts, test, names, seeds):
+    """Returns `predicted(name, seed)` of linear heads that one fit trains."""
+    rates, found = dict.fromkeys(names, [method.learning_rate]), {}
+    for model, probes in fit_probes(method, head, *parts, rates, range(seeds)):
+        predicted = model.predict_labels(test, parts[3])
+        for (name, probe), labels in zip(probes.items(), predicted, strict=True):
+            diverged = probe.log["dev_score"] is None
+            found[name.layers, name.seed] = None if diverged else labels
+
+    def predicted(name, seed):
+        if found[name, seed] is None:
+            raise FloatingPointError(
+                f"layers={name}, seed={seed}: Outputs must be finite, and training diverged: "
+                f"choose a lower learning rate. Received: learning_rate={method.learning_rate:g}"
+            )
+        return found[name, seed]
+
+    return predicted
+
+
+def _of_readers(method, head, parts, test, names, seeds, words):
+    """Returns `predicted(name, seed)`, which trains one task network."""
+    stores, train, dev, labels, metric = parts
+
+    def predicted(name, seed):
+        reader = dataclasses.replace(method, seed=seed, **_with_layers(method, name))
+        try:
+            network, _ = reader.fit_reader(
+                head, stores, train, dev, labels, metric, words=None if words is None else words[:2]
+            )
+            of_test = None if words is None else words[2]
+            return reader.predict(head, network, test, labels, of_test)
+        except FloatingPointError as error:
+            raise FloatingPointError(f"layers={name}, seed={seed}: {error}") from error
+
+    return predicted
 
 
 def _with_layers(method, name):

@@ -395,11 +395,11 @@ class FeatureBased(Method):
         for rows, outputs in run_on(task_network, source, verbose):
             for row, output in zip(rows, outputs, strict=True):
                 logits[row] = output
-        source, settled = store.windows or _StoredRows(store), getattr(task_network, "settled", {})
+        source, settled = store.windows or StoredRows(store), getattr(task_network, "settled", {})
         return head.decode(labels, logits, source, probabilities, **settled)
 
 
-class _StoredRows:
+class StoredRows:
     """Rows of a store for a head's `decode`: each row is an example."""
 
     def __init__(self, store):

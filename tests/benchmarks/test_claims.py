@@ -341,7 +341,7 @@ class TestFiles:
 
     @pytest.mark.parametrize("text,message", [
         ("{", "b.features-linear-last.seed2.json is not a complete result file"),
-        ("[1]", "seed2.json: not the result of a run.*must hold an object. Received: a list"),
+        ("[1]", "seed2.json: This is not the result of a run.*must hold an object. Received: a list"),
         ('{"task": "sst5"}', "seed2.json: This is not the result of a run.*`encoder` must be text"),
     ])  # fmt: skip
     def test_damaged_and_foreign_files_are_named(self, tmp_path, text, message):
@@ -363,7 +363,7 @@ class TestFiles:
         assert "hello.json: skipped: files of the harness" in capsys.readouterr().err
         write_json(tmp_path / "gpt" / "zero_shot" / "gpt_mini.step_000000.json", {"step": 0})
         assert main(["claims", "--results", str(tmp_path), "--resamples", "1000"]) == 0
-        assert "read as not run" in capsys.readouterr().err
+        assert "move others elsewhere" in capsys.readouterr().err
         flags = ["--docs", "--results", str(tmp_path), "--resamples", "1000"]
         assert main(["claims", *flags]) == 2  # the page does not change
         assert "Pages show only verdicts of complete results" in capsys.readouterr().err

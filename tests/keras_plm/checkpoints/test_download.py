@@ -161,4 +161,4 @@ def test_a_line_says_that_the_network_is_asked(hub, tmp_path, capsys):
     with pytest.raises(ValueError, match="There is no folder 'wieghts/bert_mini' on this machine"):
         find_folder("wieghts/bert_mini")
     line = capsys.readouterr().err
-    assert "No folder 'wieghts/bert_mini' here" in line and "asking huggingface.co" in line
+    assert "No folder 'wieghts/bert_mini' on disk" in line and "asking huggingface.co" in line

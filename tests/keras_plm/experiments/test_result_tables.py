@@ -141,7 +141,7 @@ def test_a_suite_that_is_not_there_is_guessed(tmp_path, capsys):
     assert "Did you mean 'elmo_neighbours'?" in capsys.readouterr().err
     (tmp_path / "local").mkdir()
     assert main(["report", "--results", str(tmp_path)]) == 2
-    assert "what is shown, here one of: local" in capsys.readouterr().err
+    assert "the results to show, one of: local" in capsys.readouterr().err
 
 
 class TestRunsThatDifferInOneSetting:

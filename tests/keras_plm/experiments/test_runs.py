@@ -28,6 +28,7 @@ from keras_plm.models import BERT, WordVectors
 from keras_plm.tokenizers import WordPiece
 from keras_plm.transfer import FineTune
 from keras_plm.transfer.feature_store import fitting
+from keras_plm.transfer.probes import Probes
 from tests import ROOT
 from tests.helpers.checks import on_two_devices, under_torch
 from tests.helpers.small_runs import FAST, LETTERS, common, result_files
@@ -547,7 +548,7 @@ def test_tags_that_training_lacks_are_errors(encoder, tmp_path, capsys, monkeypa
     monkeypatch.setattr("keras_plm.data.task.split_groups", parts)
     flags = ["--task-file", str(path), *common(encoder, tmp_path), "--method", "features"]
     found = [["O", "B-X", "I-X", "O"]] * 6
-    monkeypatch.setattr(Runner, "_predict", lambda *arguments: found)
+    monkeypatch.setattr(Probes, "predict_labels", lambda self, store, *arguments: [found])
     assert main(["run", *flags, *FAST, "--seeds", "1"]) == 0, capsys.readouterr().err
     assert "mine_conll: span_f1 of tags in IOB2" in capsys.readouterr().out
     (file,) = result_files(tmp_path)

@@ -272,7 +272,7 @@ def test_lists_of_names_have_each_once(tmp_path):
         with pytest.raises(ValueError, match="Give a list of names as `labels`"):
             make()
     for make in heads(["a", None]):
-        with pytest.raises(ValueError, match="may be missing. Received: None at 1"):
+        with pytest.raises(ValueError, match="must be given. Received: None at 1"):
             make()
     with pytest.raises(ValueError, match="`choices`"):
         compare_layers(encoder(), TOKENIZER, texts(8), Classifier, choices="last")

@@ -327,7 +327,7 @@ class TestMultipleChoice:
             FeatureBased(**FAST).fit(gpt(), MultipleChoice, TOKENIZER, chosen(4))
         with pytest.raises(ValueError, match="in one row: use a tokenizer.*Characters"):
             batches(chosen(4), Characters(), [0, 1, 2])
-        with pytest.raises(ValueError, match="Either all examples have choices or none"):
+        with pytest.raises(ValueError, match="Either all examples must have choices, or none"):
             batches([*chosen(2), Example("a", 0)], TOKENIZER, [0, 1, 2])
 
 
