@@ -283,7 +283,13 @@ def _reader(folder):
     if "registered_name" in config:
         return load_bert if config["registered_name"] == "keras_hub>BertBackbone" else load_hub
     readers = {"bert": load_bert, "gpt2": load_gpt, "openai-gpt": load_gpt}
-    return readers.get(str(model_type(config)))
+    kind = model_type(config)
+    if kind is not None and "keras_plm" not in config and str(kind) not in readers:
+        raise ValueError(
+            f"{folder / 'config.json'}: `model_type` must be {', '.join(readers)}; KerasHub reads "
+            f"other architectures, from a preset or a handle. Received: {kind!r:.80}"
+        )
+    return readers.get(str(kind))
 
 
 def average_weights(model: keras.Model, paths: Sequence[str | os.PathLike]) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from keras_plm.checkpoints.packages import model_name
 from keras_plm.datasets.tasks import TASKS
 from keras_plm.experiments.config import Run
 from keras_plm.experiments.results import LOCKS, failure_of, result_name, write_failure
@@ -61,7 +62,7 @@ class Job:
 
     @property
     def encoder_name(self):
-        return self.name or Path(self.encoder).resolve().name
+        return self.name or model_name(self.encoder)
 
     def title(self, seed):
         return f"{self.task}  {self.encoder_name}  {self.run.name} seed {seed}"

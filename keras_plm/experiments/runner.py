@@ -16,6 +16,7 @@ import keras
 import numpy as np
 
 import keras_plm
+from keras_plm.checkpoints.packages import model_name
 from keras_plm.data.documents import join_sentences, part_sentences
 from keras_plm.data.labels import label_names, tag_scheme_of
 from keras_plm.experiments.environment import environment, peak_memory_mb, reset_peak_memory
@@ -74,7 +75,7 @@ class Runner:
     def __post_init__(self):
         self.distribution = _distribution(self.devices)
         self.kept = ResultFolder(self.results)
-        self.name = self.name or Path(self.encoder).resolve().name
+        self.name = self.name or model_name(self.encoder)
         self.pretrained, self.tokenizer = keras_plm.load(self.encoder, dtype="float32")
         self.examples = {
             split: self.task.read(self.data, split) for split in ("train", "dev", "test")
