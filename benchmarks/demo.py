@@ -1,371 +1,205 @@
-"""The demonstration `python -m benchmarks demo`, on a generated language."""
+"""The demonstration `python -m benchmarks demo`: a released encoder on named entities."""
 
-import dataclasses
-import hashlib
-import json
 import time
 from pathlib import Path
 
 import keras
-from rich.table import Table
+import numpy as np
 
-from benchmarks.suites.elmo.probes import TINY, TINY_VECTORS
-from benchmarks.suites.seq2seq import report
-from benchmarks.suites.seq2seq.translation import Translation, bleu_by_length, look
-from keras_plm import metrics
-from keras_plm.data.translation import translation_batches
-from keras_plm.datasets.microworld import World, tasks
-from keras_plm.decoding import generate, greedy
-from keras_plm.experiments.config import Run
-from keras_plm.experiments.environment import environment
-from keras_plm.experiments.pretraining.pretrain import pretrain
-from keras_plm.experiments.pretraining.settings import Pretraining
-from keras_plm.experiments.pretraining.word_vectors import make_word_vectors
-from keras_plm.experiments.progress import console, pretraining_line, progress_bar
-from keras_plm.experiments.report.result_tables import describe, layer_figure
-from keras_plm.experiments.results import Record, ResultFolder, result_name
+from benchmarks import ROOT
+from keras_plm.checkpoints.packages import find_packaged
+from keras_plm.datasets.tasks import TASKS
+from keras_plm.experiments import recommend
+from keras_plm.experiments.config import Run, summary
+from keras_plm.experiments.progress import console, now_and_then
+from keras_plm.experiments.recommend import Choice
+from keras_plm.experiments.report.result_tables import layer_figure
 from keras_plm.experiments.runner import Runner
+from keras_plm.experiments.statistics import contrast
 from keras_plm.files.writing import replacing, write_json, write_text
-from keras_plm.heads import Classifier, SpanFinder
-from keras_plm.tokenizers import BytePair
-from keras_plm.training.resume import set_seed
+from keras_plm.transfer import distinct_choices, layer_choice
 
-LAYERS = ("embeddings", "last", "concat_last_four", "elmo_mix", "layer_1")
-
-# Chosen on the dev sentences. The models have similar numbers of weights and equal epochs.
-SAME = {
-    "vocabulary_size": 600,  # large enough for every word to be one token
-    "dropout": 0.0,
-    "label_smoothing": 0.0,
-    "epochs": 6,
-    "num_beams": 1,
-}
-TRANSLATORS = [
-    Translation(model="none", embedding_dim=64, hidden_dim=64, learning_rate=2e-2, **SAME),
-    Translation(model="additive", embedding_dim=64, hidden_dim=64, learning_rate=2e-2, **SAME),
-    Translation(model="transformer", embedding_dim=48, num_heads=2, learning_rate=1e-2, **SAME),
-]
-# The settings of BERT in `demo`.
-TINY_GPT = Pretraining(
-    model="gpt",
-    size="tiny",
-    tokens=1.5e6,
-    vocabulary_size=800,
-    max_length=40,
-    tokens_per_batch=2000,
-    learning_rate=1e-3,
-    warmup=0.05,
-    pre_norm=True,
-    initializer_range=0.05,
+RELEASED = "all-MiniLM-L6-v2"
+OWN = "benchmarks/weights/bert_mini"
+SEEDS = 3
+# The best rates of linear heads lie inside. Fine-tuning takes minutes, and has one rate.
+LEARNING_RATES, FINE_TUNING_RATE = "1e-3,3e-3,1e-2,3e-2,1e-1", "1e-4"
+EPOCHS, FINE_TUNING_EPOCHS = 10, 4
+NOTE = (
+    "MiniLM is a sentence encoder: after distillation it was tuned on a billion pairs of texts. It "
+    "has no masked-LM head. Its weak last layer may come from that tuning."
 )
-ROWS, LENGTHS = 32, [20, 41]  # rows of a batch, padded lengths; each length is compiled
-WORDS = {"short": (5, 10), "medium": (10, 20), "long": (20, 41)}
-CURVE = (5, 8, 14, 20, 26, 41)
-SHOWN = 2  # index of the first test sentence with three clauses
 
 
-BEATEN = 3  # best methods shown in each task's ranking, before the last one
-QUESTION_EPOCHS = 6  # BiDAF is slowest, and reaches an F1 of 100 on trained layers in 6 epochs
+def available():
+    """Returns the released encoder, or our own small one if the package is not installed."""
+    try:
+        find_packaged(RELEASED)
+    except ValueError as error:
+        console.print(f"{error}\nThe demo uses {OWN} instead.")
+        return str(ROOT / OWN)
+    return RELEASED
 
 
-def demo(out, small=False, full=False):
-    """Trains word vectors and a tiny BERT on the microworld and compares ways to use them.
+def runs_of(encoder, small):
+    """Returns the runs of the demo: `{method: [Run]}`."""
+    names = distinct_choices(encoder)
+    names = sorted(names, key=lambda name: _depth(name, len(encoder.output["layers"])))
+    heads = {"learning_rates": LEARNING_RATES, "epochs": 1 if small else EPOCHS}
+    limit = {"train_limit": 64} if small else {}
+    found = {
+        method: [Run(method, layers=name, **heads, **limit) for name in names]
+        for method in ("features", "randomly_initialised")
+    }
+    precision = "bfloat16" if keras.backend.backend() == "torch" else "float32"
+    tuning = {"learning_rates": FINE_TUNING_RATE, "epochs": 1 if small else FINE_TUNING_EPOCHS}
+    return found | {"fine_tune": [Run("fine_tune", precision=precision, **tuning, **limit)]}
+
+
+def _depth(name, layers):
+    """Sorts single layers by depth, then means, mixes and concatenations."""
+    choice = layer_choice(name)
+    indices = choice.indices(layers)
+    return (len(indices) > 1, ["mean", "mix", "concat"].index(choice.combine), indices)
+
+
+def demo(out=None, encoder=None, small=False):
+    """Compares the layers of a frozen encoder and fine-tuning on WikiGold.
 
     Args:
-        out: Folder for corpus, encoders, results and plots. Work finished there is not repeated.
-            By default each backend has its own folder.
+        out: Folder for results, features and the plot. Results that exist are not recomputed. By
+            default each backend has its own folder.
+        encoder: Folder or name of an encoder; by default the one of `available`.
         small: Whether to use sizes that take seconds but are too small for a result.
-        full: Whether to add ELMo and GPT, two more tasks, and translators.
 
     Returns:
-        A list of results, equal to the contents of their files.
+        A list of results.
     """
-    started = time.monotonic()
-    backend = keras.backend.backend()
-    out, world = Path(out or f".demo/{backend}{'-small' if small else ''}"), World()
+    started, backend = time.monotonic(), keras.backend.backend()
+    out = Path(out or f".demo/{backend}{'-small' if small else ''}")
+    encoder = encoder or available()
+    runner = Runner(TASKS["wikigold"], None, encoder, out / "results", out / "features")
+    runs = runs_of(runner.pretrained, small)
+    seeds = range(1 if small else SEEDS)
+    phases = {
+        "features of every layer": [(run, seed) for seed in seeds for run in runs["features"]],
+        "the same of random weights": [(run, 0) for run in runs["randomly_initialised"]],
+        "fine-tuning": [(run, 0) for run in runs["fine_tune"]],
+    }
+    runner.plan([pair for todo in phases.values() for pair in todo])
     console.print(
-        f"[bold]keras_plm demo[/bold] on {backend}: "
-        "word vectors and a tiny BERT on a made-up language\n",
+        f"[bold]keras_plm demo[/bold] on {backend}: layers of {runner.name}, frozen and "
+        f"fine-tuned, on the named entities of WikiGold ({len(runner.examples['train']):,} "
+        "training sentences)\n",
         markup=True,
     )
-
-    corpus = out / "corpus.txt"
-    documents = world.corpus(100 if small else 2500)
-    write_text(corpus, "\n\n".join("\n".join(document) for document in documents) + "\n")
-    settings = Pretraining(
-        size="tiny",
-        tokens=2e4 if small else 1.5e6,
-        vocabulary_size=800,
-        sentences="lines",
-        max_length=40,
-        buckets=1,
-        tokens_per_batch=2000,
-        learning_rate=1e-3,  # at 2e-3 it predicts only frequent words
-        warmup=0.05,
-        pre_norm=True,
-        initializer_range=0.05,  # the paper's 0.02 is small for 128 units
-    )
-    words, encoder = out / "tiny_words", out / "tiny_bert"
-    if not (words / "config.json").is_file():
-        make_word_vectors(TINY_VECTORS, [corpus], words, console.print, work=out / "runs")
-    with progress_bar("1. pre-training", settings.steps) as advance:
-        pretrain(
-            settings,
-            [corpus],
-            encoder,
-            resume=True,
-            progress=lambda entry: advance(pretraining_line(entry, settings.steps), entry["step"]),
-        )
-
-    encoders = {"words": words, "BERT": encoder}
-    if full:
-        encoders |= {"ELMo": out / "tiny_elmo", "GPT": out / "tiny_gpt"}
-        pretrain_other("ELMo", TINY, corpus, encoders["ELMo"], small)
-        pretrain_other("GPT", TINY_GPT, corpus, encoders["GPT"], small)
-
-    common = {"learning_rates": "1e-3" if small else "1e-3,3e-3", "epochs": 1 if small else 10}
-    names = ("micro_ner",) if small else ("micro_ner", "micro_sst")
-    if full:
-        names += ("micro_snli", "micro_squad")
-    chosen = [tasks(world)[name] for name in names]
-    jobs = [
-        (name, task, runs_of(name, task, common, ("last", "elmo_mix") if small else LAYERS))
-        for name in encoders
-        for task in chosen
-    ]
-    lines = sum(run.lines(seed=0) for *_, runs in jobs for run in runs)
-    results, rows = [], {}
-    with progress_bar("2. putting it to work", lines, unit=True) as advance:
-        for name, task, runs in jobs:
-            for result in put_to_work(task, encoders[name], runs, out, advance):
-                results.append(result)
-                rows.setdefault(f"{name}: {describe(result)}", {})[task.name] = result["score"]
-    table = Table("method", *(f"{task.name} ({next(iter(task.metrics))})" for task in chosen))
-    for method, scores in rows.items():
-        shown = (f"{100 * scores[t.name]:.1f}" if t.name in scores else "" for t in chosen)
-        table.add_row(method, *shown)
-    console.print(table, markup=True)
-    for line in rankings(rows, [task.name for task in chosen]):
-        console.print(line, markup=True)
-    of_bert = [result for result in results if result["encoder"] == encoder.name]
-    plots = [
-        save_plot(layer_figure(of_bert, task.name), out / f"{task.name}.png") for task in chosen
-    ]
-    if full:
-        translations, more = translate(world, out, small)
-        results += translations
-        plots += more
-    write_json(out / "results.json", [result.to_json() for result in results])
-    console.print(
-        f"One seed on a made-up language: this demo shows how to use the methods, "
-        f"not which one is better.\n"
-        f"This call took {time.monotonic() - started:.0f} s. Results: {out / 'results.json'}  "
-        f"Plots: {', '.join(plots)}"
-    )
-    return results
-
-
-def put_to_work(task, encoder, runs, out, advance):
-    """Returns the results of runs of one encoder on one task."""
-    runner = Runner(task, None, encoder, out / "results", out / "features", progress=advance)
-    if task.head is not Classifier:  # nothing is pooled
-        runs = [dataclasses.replace(run, text_pool="") for run in runs]
-    return [runner.run(run, seed=0) for run in runs]
-
-
-def pretrain_other(name, settings, corpus, folder, small):
-    """Pre-trains another tiny encoder on BERT's corpus, unless it exists."""
-    if small:
-        settings = dataclasses.replace(settings, tokens=2000, tokens_per_batch=200)
-    with progress_bar(f"1. pre-training of {name}", settings.steps) as advance:
-        pretrain(
-            settings,
-            [corpus],
-            folder,
-            resume=True,
-            progress=lambda entry: advance(pretraining_line(entry, settings.steps), entry["step"]),
-        )
-
-
-def rankings(rows, tasks):
-    """Yields a line for each task: its best methods, the best first, and the last one.
-
-    Args:
-        rows: `{method: {task: score}}`.
-        tasks: Names of tasks.
-    """
-    for task in tasks:
-        ranked = sorted(
-            ((scores[task], method) for method, scores in rows.items() if task in scores),
-            reverse=True,
-        )
-        ways = [f"{method} {100 * score:.1f}" for score, method in ranked]
-        ways = ways if len(ways) <= BEATEN + 1 else [*ways[:BEATEN], "...", ways[-1]]
-        yield f"[bold]{task}[/bold]  {' > '.join(ways)}"
-
-
-def runs_of(kind, task, common, layers):
-    """Returns the runs of a kind of encoder on a task."""
-    if task.head is SpanFinder:
-        common = common | {"epochs": min(common["epochs"], QUESTION_EPOCHS)}
-        bidaf = {"reader": "bidaf", "layers": "last" if kind == "words" else "elmo_mix", **common}
-        runs = [Run("randomly_initialised", **bidaf), Run("features", **bidaf)]
-        tuned = [Run("scratch", **common), Run("fine_tune", **common)]
-        # The other encoders read question and passage separately.
-        return [*runs, *tuned] if kind in ("BERT", "GPT") else runs
-    if kind == "ELMo":
-        return elmo_runs(common)
-    if kind == "GPT":
-        return gpt_runs(common)
-    if kind == "words":
-        return [Run("features", layers="last", **common), Run("fine_tune", **common)]
-    runs = [Run("scratch", **common), Run("randomly_initialised", layers="elmo_mix", **common)]
-    runs += [Run("features", layers=name, **common) for name in layers]
-    return [*runs, Run("fine_tune", **common)]
-
-
-def elmo_runs(common):
-    """Returns runs of ELMo as features and fine-tuned: Peters et al. 2019, arXiv 1903.05987."""
-    means = {"schedule": "slanted_triangular", "text_pool": "max"}
-    return [
-        Run("scratch", **means, **common),
-        Run("features", layers="elmo_mix", **common),
-        Run("fine_tune", **means, **common),
-    ]
-
-
-def gpt_runs(common):
-    """Returns runs of GPT as features, and fine-tuned with and without its auxiliary objective."""
-    return [
-        Run("scratch", **common),
-        Run("features", layers="elmo_mix", **common),
-        Run("fine_tune", **common),
-        Run("fine_tune", language_model_weight=0.5, **common),
-    ]
-
-
-def translate(world, out, small):
-    """Trains three translators into the microworld's second language.
-
-    Returns:
-        The results, with BLEU by source length, and the paths of the plots.
-    """
-    texts = {split: world.translations(split) for split in ("train", "test")}
-    if small:
-        texts = {split: (s[:64], t[:64]) for split, (s, t) in texts.items()}
-    corpus, folder = out / "translation.txt", out / "translation"
-    write_text(corpus, "".join(f"{line}\n" for side in texts["train"] for line in side))
-    runs, lengths = TRANSLATORS, LENGTHS
-    if small:
-        runs, lengths = [dataclasses.replace(run, epochs=1) for run in runs], lengths[-1:]
-    tokenizer = BytePair.train(corpus, SAME["vocabulary_size"])
-    kept, results, done = ResultFolder(folder), [], 0
-    with progress_bar("3. translation", sum(run.epochs for run in runs)) as advance:
-        for run in runs:
-            name = result_name("micro_translation", run.encoder, run.attention, 0)
-            key = json.dumps([dataclasses.asdict(run), ROWS, lengths, texts])
-            key = hashlib.sha256(key.encode()).hexdigest()
-            result = kept.done(name, key)
-            if result is None:
-                result = _translator(run, tokenizer, texts, lengths, advance, done, key)
-                kept.write(name, result)
-            results.append(result)
-            done += run.epochs
-
-    kinds = [f"{name}\n{low}-{below - 1} words" for name, (low, below) in WORDS.items()]
-    table = Table("BLEU on new sentences", "weights", "seconds", *kinds)
-    example = results[0]["samples"][0]
-    examples = Table("an example", example["source"])
-    examples.add_row("reference", _word_for_word(world, example["reference"]))
-    for result in results:
-        name = report.NAMES[f"{result.encoder}.{result.run}"]
-        weights = f"{result['parameters']:,}"
-        scores = [f"{score:.1f}" for score in result["bleu_of"].values()]
-        table.add_row(name, weights, f"{result['seconds']:.0f}", *scores)
-        examples.add_row(name, _word_for_word(world, result["samples"][0]["output"]))
-    console.print(table, markup=True)
-    console.print(examples, markup=True)
-    figures = report.figures(folder)
-    plots = [save_plot(f, out / f"translation_{name}.png") for name, f in figures.items()]
-    return results, plots
-
-
-def save_plot(figure, path):
-    """Writes a plot atomically and returns its path as text."""
-    with replacing(path, path.suffix) as temporary:
-        figure.savefig(temporary, dpi=150)
-    return str(path)
-
-
-def _word_for_word(world, text):
-    """Returns a text of the second language, above the same words in English."""
-    words = {other: word for word, other in world.other_words.items()}
-    return f"{text}\n[dim]{' '.join(words.get(word, word) for word in text.split())}[/dim]"
-
-
-def _translator(settings, tokenizer, texts, lengths, advance, done, hash):
-    """Trains one model; returns its result in the format of the suite `seq2seq`."""
-    set_seed(0)
-    started, name = time.monotonic(), report.NAMES[settings.name]
-    model = settings.build(len(tokenizer))
-    batches = translation_batches(*texts["train"], tokenizer, batch_size=ROWS, buckets=lengths)
-    steps = settings.epochs * len(batches)
-    settings.compile(model, steps)
-
-    def show(epoch, logs):
-        line = f"{name}  epoch {epoch + 1}/{settings.epochs}  loss {logs['loss']:.3f}"
-        advance(line, done + epoch + 1)
-
-    shows = keras.callbacks.LambdaCallback(on_epoch_end=show)
-    model.fit(batches, epochs=settings.epochs, verbose=0, callbacks=[shows])
-    seconds = time.monotonic() - started
-    sources, references = texts["test"]
-    outputs = generate(model, tokenizer, sources, greedy, batch_size=len(sources))
-    bleu = metrics.bleu(references, outputs)
-    by_name = {
-        name: bleu_by_length(sources, references, outputs, bounds)[0]["bleu"]
-        for name, bounds in WORDS.items()
+    results, runner.epoch = {}, now_and_then(console.print)
+    for number, (what, todo) in enumerate(phases.items(), 1):
+        console.print(f"{number}. {what} ...")
+        for run, seed in todo:
+            results.setdefault(run, []).append(runner.run(run, seed))
+    choices = {
+        method: [_by_document(runner, run, results[run]) for run in of_method]
+        for method, of_method in runs.items()
     }
-    return Record(
-        task="micro_translation",
-        encoder=settings.encoder,
-        method=settings.attention,
-        run=settings.attention,
-        settings=dataclasses.asdict(settings),
-        seed=0,
-        score=bleu / 100,
-        metrics={"bleu": bleu / 100},
-        seconds=round(seconds, 1),
-        hash=hash,
-        extra={
-            "bleu_of": by_name,
-            "by_length": bleu_by_length(sources, references, outputs, CURVE),
-            "signature": metrics.bleu_signature(),
-            "parameters": model.count_params(),
-            "samples": [
-                {"source": sources[i], "reference": references[i], "output": outputs[i]}
-                for i in (SHOWN,)
-            ],
-            "attention": look(model, tokenizer, sources[SHOWN : SHOWN + 1], {"num_beams": 1}),
-        },
-        **environment(),
+    (tuned,) = choices["fine_tune"]
+    text = table(choices["features"], choices["randomly_initialised"], tuned)
+    sentence = recommend.recommendation(choices["features"], tuned)
+    console.print(text, sentence, sep="\n")
+    if runner.name == RELEASED:
+        console.print(NOTE)
+    everything = [result for of_run in results.values() for result in of_run]
+    if found := recommend.edges(choices["features"]):
+        console.print(found)
+    write_json(out / "results.json", [result.to_json() for result in everything])
+    write_text(out / "table.md", f"{text}\n{sentence}\n")
+    plot = out / "wikigold.png"
+    with replacing(plot, ".png") as temporary:
+        layer_figure(everything, "wikigold").savefig(temporary, dpi=150)
+    console.print(
+        f"This call took {time.monotonic() - started:.0f} s. Table: {out / 'table.md'}  "
+        f"Plot: {plot}  Results: {out / 'results.json'}"
     )
+    return everything
+
+
+def _by_document(runner, run, results):
+    """Returns a `Choice` whose intervals resample documents instead of sentences."""
+    kept = [runner.kept.examples(runner.result_name(run, r.seed), r.hash) for r in results]
+    name = run.layers if run.reads_features else "fine-tuned"
+    choice = Choice.read(name, results, kept)
+    groups = [example.group for example in runner.examples["test"]]
+    _, starts = np.unique(np.array(groups, "str"), return_inverse=True)
+    parts = np.zeros((len(choice.parts), starts.max() + 1, choice.parts.shape[2]))
+    np.add.at(parts, (slice(None), starts), choice.parts)
+    return Choice(name, choice.results, choice.kind, parts)
+
+
+def table(frozen, fresh, tuned):
+    """Formats the scores of all layers, of the same layers of random weights, and fine-tuning."""
+    lines = [
+        "| layers | frozen | random weights, frozen | learning rate |",
+        "|---|---:|---:|---:|",
+    ]
+    for choice, untrained in zip(frozen, fresh, strict=True):
+        lines.append(
+            f"| {choice.name} | {_score(choice)} | {_score(untrained)} | {_rate(choice)} |"
+        )
+    lines.append(f"| fine-tuned | {_score(tuned)} | | {_rate(tuned)} |")
+    metric = next(iter(tuned.results[0].metrics)).replace("_", " ")
+    seeds = len(frozen[0].results)
+    lines.append(
+        f"\nWikiGold, {metric} on the evaluation split, with 95 % intervals over its "
+        f"{tuned.parts.shape[1]} documents; {seeds} seed{'s' * (seeds > 1)} of the frozen encoder, "
+        "one of the others"
+    )
+    return "\n".join(lines)
+
+
+def _score(choice):
+    mean = summary(choice.results)[0]
+    found = contrast(choice.kind, [(1, choice.parts)])
+    return f"{100 * mean:.1f} [{100 * found.low:.1f}, {100 * found.high:.1f}]"
+
+
+def _rate(choice):
+    return f"{choice.results[0]['learning_rate']:g}"
 
 
 def add_demo(commands):
-    text = "train word vectors and a tiny BERT on a made-up language and compare ways to use them"
+    text = "compare the layers of a released encoder, frozen and fine-tuned, on named entities"
     parser = commands.add_parser("demo", help=text, description=text)
     parser.add_argument("--out", metavar="DIR", help="write to this folder (default .demo/BACKEND)")
+    parser.add_argument(
+        "--encoder", metavar="DIR", help=f"use this encoder (default {RELEASED}, else {OWN})"
+    )
+    parser.add_argument(
+        "--synthetic",
+        action="store_true",
+        help="pre-train word vectors and a tiny BERT on a made-up language instead",
+    )
     parser.add_argument(
         "--small", action="store_true", help="run in seconds, with too little data for a result"
     )
     parser.add_argument(
         "--full",
         action="store_true",
-        help="add a tiny ELMo, a tiny GPT, two more tasks, and translators with attention",
+        help="with --synthetic: add a tiny ELMo, a tiny GPT, two more tasks, and translators",
     )
     parser.set_defaults(run=run_demo)
 
 
 def run_demo(flags):
-    demo(flags.out, small=flags.small, full=flags.full)
+    if flags.full and not flags.synthetic:
+        raise ValueError("`--full` extends the synthetic demo: add --synthetic. Received: --full")
+    if not flags.synthetic:
+        demo(flags.out, flags.encoder, flags.small)
+        return
+    if flags.encoder:
+        raise ValueError(
+            "The synthetic demo pre-trains its encoders: leave `--encoder` out. "
+            f"Received: --encoder {flags.encoder}"
+        )
+    from benchmarks import synthetic_demo
+
+    synthetic_demo.demo(flags.out, small=flags.small, full=flags.full)
