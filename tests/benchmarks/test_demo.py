@@ -32,7 +32,7 @@ def test_demo_compares_layers_random_weights_and_fine_tuning(tmp_path, capsys):
         "layers", "embeddings", "second_to_last", "last", "mean_last_four", "elmo_mix",
         "weighted_sum_last_four", "concat_last_four", "fine-tuned",
     ]  # fmt: skip
-    assert all("[" in row for row in rows[1:]) and "over its 22 documents" in shown
+    assert all("[" in row for row in rows[1:]) and "95 % intervals" in shown
     assert "Frozen features: use" in shown and "Fine-tuning" in shown
     assert (out / "wikigold.png").is_file() and "use" in (out / "table.md").read_text()
     # A second run recomputes nothing.
