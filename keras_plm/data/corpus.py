@@ -274,9 +274,9 @@ class Tokens:
         largest = int(ids.view(f"u{ids.itemsize}").max(initial=0))
         if largest >= self.vocabulary_size:
             raise ValueError(
-                f"{self.folder}: ids of tokens must be below {self.vocabulary_size}, the size of "
-                f"the vocabulary. {REPAIR} Received: {int(ids.max())} as the largest, and "
-                f"{int(ids.min())} as the smallest"
+                f"{self.folder}: ids of tokens must be 0 or more, and below "
+                f"{self.vocabulary_size}, the size of the vocabulary. {REPAIR} Received: "
+                f"{int(ids.max())} as the largest, and {int(ids.min())} as the smallest"
             )
         return ids if ids.ndim else ids[()]
 

@@ -259,7 +259,7 @@ class World:
         """
         if split not in TRANSLATIONS:
             raise ValueError(
-                f"A split must be one of {', '.join(TRANSLATIONS)}. Received: {split!r}"
+                f"`split` must be one of {', '.join(TRANSLATIONS)}. Received: {split!r}"
             )
         seen = set()
         for part, size in TRANSLATIONS.items():

@@ -106,7 +106,7 @@ def test_what_cannot_be_exported_is_named(tmp_path, tf):
         (
             Classifier(bert(), ["a", "b"], tokenizer=TOKENIZER, pairs=True),
             {},
-            "texts that are read",
+            "without .* separate texts. Received: .*pairs=True",
         ),
         (
             Classifier(bert(), ["a", "b"], tokenizer=TOKENIZER, pairs="both_orders"),

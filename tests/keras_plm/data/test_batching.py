@@ -483,7 +483,9 @@ def test_bad_input_is_explained():
         batches([Example("a", "maybe", where="f.tsv:7")], TOKENIZER, ["no", "yes"])
     with pytest.raises(ValueError, match="Either all examples have a label or none"):
         batches([Example("a", "yes"), Example("b")], TOKENIZER, ["no", "yes"])
-    with pytest.raises(ValueError, match="Either all examples have a pair or none"):
+    with pytest.raises(
+        ValueError, match="Either all examples must have a pair, or none. .*example 1 without"
+    ):
         batches([Example("a", pair="b"), Example("b")], TOKENIZER)
     with pytest.raises(ValueError, match="equal numbers of rows"):
         batches({"x": np.ones((3, 2))}, targets=np.ones(2))

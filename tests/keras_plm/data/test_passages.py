@@ -157,7 +157,7 @@ def test_what_cannot_be_read_is_named(example, options, match):
 def test_lists_and_labels_are_checked():
     with pytest.raises(ValueError, match="Give a list of at least one question"):
         Windows([], PIECES)
-    with pytest.raises(ValueError, match="Give a list of at least one question"):
+    with pytest.raises(ValueError, match="Give a list of questions .*Received: examples='a' of"):
         Windows("a", PIECES)
     with pytest.raises(TypeError, match="`tokenizer` must be"):
         Windows([Example("a", pair="b")], None)

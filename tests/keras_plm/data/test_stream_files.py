@@ -101,7 +101,7 @@ class TestDamage:
     def test_ids_beyond_the_vocabulary_are_found_where_they_are_read(self, stream):
         patch(stream.folder / "tokens.00000.bin", 20, b"\x08\x00")
         bind(stream.folder)
-        match = "stream: ids of tokens must be below 8, .*Received: 8"
+        match = "stream: ids of tokens must be 0 or more, and below 8, .*Received: 8"
         with pytest.raises(ValueError, match=match):
             TokenStream(stream.folder, verify=True)
         damaged = TokenStream(stream.folder)
@@ -117,7 +117,9 @@ class TestDamage:
         stream = TokenStream.build(folder / "text.txt", tokenizer, folder / "s", "lines")
         assert stream.tokens.dtype == "int32"
         patch(folder / "s" / "tokens.00000.bin", 0, b"\xff\xff\xff\xff")
-        with pytest.raises(ValueError, match="Received: 65537, and -1"):
+        with pytest.raises(
+            ValueError, match="Received: 65537 as the largest, and -1 as the smallest"
+        ):
             TokenStream(folder / "s").tokens[:3]
 
     @pytest.mark.parametrize(
@@ -240,7 +242,8 @@ else:
         long = "\n\n".join(LINES * 10)
         (folder / "text.txt").write_text(long)
         ((outcome,),) = run_together(limited, [folder], 1, SETUP)
-        for part in ("NoRoom", "tokens.00000.bin could not be written: files must not be so large"):
+        written = "tokens.00000.bin could not be written: the file exceeds the size limit"
+        for part in ("NoRoom", written):
             assert part in outcome.error
         assert re.search(
             r"Repeat the call to resume.*Received: .*, \d+ bytes to write", outcome.error

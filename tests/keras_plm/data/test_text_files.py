@@ -329,7 +329,7 @@ def test_rows_broken_by_ends_of_lines_are_joined_on_request(tmp_path):
 @pytest.mark.parametrize(
     "name, content, match",
     [
-        ("a.conll", "EU B-ORG\nrejects\n", "a.conll:2: .*holds a word and its tag.*'rejects'"),
+        ("a.conll", "EU B-ORG\nrejects\n", "a.conll:2: .*must hold a word and its tag.*'rejects'"),
         ("a.conll", "\n\n", "No sentence in this file"),
         ("a.csv", "", "first line must name the columns"),
         ("a.csv", "\ntext,label\n", "first line must name the columns"),
@@ -371,7 +371,7 @@ def test_broken_files_are_named(tmp_path):
     with pytest.raises(ValueError, match="cut.conll.gz:.*not a whole UTF-8 text"):
         read_conll(tmp_path / "cut.conll.gz")
     (tmp_path / "two.conll").write_text("EU B-ORG\n")
-    with pytest.raises(ValueError, match="two.conll:1: .*holds a word and its tag"):
+    with pytest.raises(ValueError, match="two.conll:1: .*must hold a word and its tag"):
         read_conll(tmp_path / "two.conll", tag_column=-5)
     with pytest.raises(ValueError, match="No file .*none.csv"):
         read_table(tmp_path / "none.csv", "text")

@@ -373,7 +373,9 @@ class TestTexts:
             lambda pieces: generate(model, pieces, self.lines),
             lambda pieces: translation_batches(self.lines, self.lines, pieces),
         ):
-            with pytest.raises(ValueError, match="as `BytePair`. Received: WordPiece"):
+            with pytest.raises(
+                ValueError, match="use `BytePair`. Received: WordPiece without start_id"
+            ):
                 use(WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]))
 
     @pytest.mark.backend_neutral
@@ -439,7 +441,7 @@ class TestTexts:
             (["a"], None, {}, "list of texts as `targets`.*Received: targets=None"),
             (["ein", ""], ["der", "der"], {}, "source 1 is ''"),
             (["ein", "ein"], ["der", " "], {}, "target 1 is ' '"),
-            (["ein Hund"], ["der Mann"], {"max_length": 2}, "more than 2 tokens.*source 0 with"),
+            (["ein Hund"], ["der Mann"], {"max_length": 2}, "at most 2 tokens.*source 0 with 3"),
             ([], [], {}, "no rows"),
         ],
     )

@@ -293,7 +293,7 @@ def test_features_beyond_float16_are_refused():
 @pytest.mark.backend_neutral
 def test_nothing_stands_for_a_whole_text():
     encoder = ELMo(**TINY)
-    with pytest.raises(ValueError, match=r"put a \[CLS\] before a text.*Received: Characters"):
+    with pytest.raises(ValueError, match=r"puts \[CLS\] before a text.*Received: Characters"):
         extract_features(encoder, Characters(), ["To be"], pool="cls")
     with pytest.raises(ValueError, match="puts .CLS. before a text"):
         Classifier(encoder, ["a", "b"], tokenizer=Characters(), pool="cls")

@@ -512,7 +512,7 @@ def test_bad_calls(tmp_path):
     with pytest.raises(ValueError, match=message):
         NGram(4, 5).fit([0, 2, 0, 1, 2])
     assert NGram(4, 4).fit([0, 2, 0, 1, 2]).num_ngrams == [3, 4, 3, 1]
-    message = "find.* the weights of .*interpolation.* Received: smoothing='interpolation'.*None"
+    message = "fits the weights of .*interpolation.* Received: smoothing='interpolation'.*None"
     with pytest.raises(ValueError, match=message):
         NGram(4, 2, "interpolation").fit(TINY)
     with pytest.raises(

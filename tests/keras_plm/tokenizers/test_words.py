@@ -101,7 +101,7 @@ def test_special_words_come_first_also_where_the_text_writes_them(split, unk_tok
 def test_bad_input(file, tmp_path):
     with pytest.raises(ValueError, match="must be in lower case"):
         Words(["[PAD]", "<UNK>", "[EOS]"], lowercase=True, unk_token="<UNK>")
-    with pytest.raises(ValueError, match=r"lie in \[0, 3\). Received: 99"):
+    with pytest.raises(ValueError, match=r"must be in \[0, 3\). Received: 99"):
         Words(["[PAD]", "[UNK]", "[EOS]"]).detokenize([1, 99])
     with pytest.raises(ValueError, match=r"must hold \[PAD\] <unk> \[EOS\]"):
         Words(["[PAD]", "[UNK]", "[EOS]"], unk_token="<unk>")
