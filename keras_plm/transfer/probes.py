@@ -1,10 +1,10 @@
 """Linear probes: all choices of layers, learning rates and seeds of a linear head in one fit.
 
-A probe is a linear head on frozen features. Probes share no weight, so that one pass over the
-features trains all of them.
+A probe is a linear head on frozen features. Probes share no weight: one pass over the features
+trains all of them.
 
-Shapes: B rows, T vectors of a row, N = B T, L layers, D width, n kernels of a choice, K outputs,
-G seeds, P learning rates, S = sum of G P over all choices: the number of probes.
+Shapes: B rows, T vectors of a row, N = B T, L layers, D width, n kernels of a probe, K outputs, G
+seeds, R pairs of a choice of layers and a learning rate, S = G R probes, C columns of kernels.
 """
 
 import dataclasses
@@ -100,7 +100,7 @@ class Layout:
     Only the coefficients of a mix are learned.
 
     Args:
-        choices: The `LayerChoice` of each probe, R = S / G of them.
+        choices: The `LayerChoice` of each of the R probes of a seed.
         layers: Number of layers L of the encoder.
         outputs: Number of outputs K.
 
