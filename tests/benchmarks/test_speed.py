@@ -473,9 +473,9 @@ def test_reading_features_is_timed(tmp_path, monkeypatch):
     tokenizer = WordPiece.train(tmp_path / "text.txt", 300)
     keras_plm.save(tmp_path / "bert", BERT(len(tokenizer), 4, 2, 8, 12), tokenizer)
     monkeypatch.setattr(speed_transfer, "ENCODER", tmp_path / "bert")
-    flags = ["--repeats", "1", "--sentences", "16", "--work", "choices,features,crf"]
+    flags = ["--repeats", "1", "--sentences", "16", "--work", "choices,probes,features,crf"]
     results, table = timed(tmp_path, flags)
-    assert len(results) == 3 and all(f"| {name}: " in table for name in results)
+    assert len(results) == 4 and all(f"| {name}: " in table for name in results)
     for work in results.values():
         ours = work["implementations"]["keras_plm"]
         assert min(ours["seconds"]) > 0 and all(ratio > 0 for ratio in ours["ratios"].values())

@@ -2,9 +2,11 @@
 
 `choices` trains readers of six layer choices from an empty store. Its peer does so for one choice
 and then trains five more readers on stored features. `features` loads all layers of a store that
-is in the system's file cache. `crf` trains a BiLSTM tagger with and without a CRF.
+is in the system's file cache. `crf` trains a BiLSTM tagger with and without a CRF. `probes` trains
+linear taggers of all layer choices and four learning rates in one fit, and one after the other.
 """
 
+import dataclasses
 import tempfile
 
 import numpy as np
@@ -15,12 +17,16 @@ from benchmarks.speed.registry import Suite, measurement
 from benchmarks.suites.compare_encoders import WEIGHTS
 from keras_plm.data.task import Example
 from keras_plm.heads import Classifier, CRFTagger, Tagger
+from keras_plm.metrics import word_accuracy
 from keras_plm.transfer import FeatureBased
 from keras_plm.transfer.feature_store import FeatureStore
+from keras_plm.transfer.probes import fit_probes
 
 SUITE = Suite("transfer", "Speed: Frozen features")
 ENCODER = WEIGHTS / "bert_mini"
 OURS, ONE, COPY, PLAIN = "keras_plm", "one choice, five readers", "NumPy copy", "without CRF"
+SEPARATE = "separate fits"
+RATES = (1e-3, 3e-3, 1e-2, 3e-2)
 # ELMo's mix and the choices of BERT's table 7 that differ for an encoder of four blocks.
 CHOICES = ("embeddings", "second_to_last", "last", "weighted_sum_last_four", "concat_last_four",
            "elmo_mix")  # fmt: skip
@@ -58,6 +64,37 @@ def choices(settings, inputs):
             fit(layers, kept)
 
     return Comparison({ONE: lambda: one, OURS: lambda: six}, len(CHOICES), {OURS: (ONE,)})
+
+
+@measurement(
+    suite=SUITE,
+    unit="linear heads",
+    cases=lambda settings: {f"train {len(CHOICES) * len(RATES)} linear taggers": {}},
+    uses_sentences=True,
+)
+def probes(settings, inputs):
+    """Training of linear taggers of layer choices and learning rates on stored features."""
+    store, train = _store(settings, inputs, "probes")
+    labels, rates = list(TAGS), dict.fromkeys(CHOICES, RATES)
+    method = FeatureBased(epochs=2)
+    loaded = keras_plm.load(ENCODER, dtype="float32")
+    dev = FeatureStore.build(inputs.folder / "probes_dev", *loaded, train[:32])
+    parts = [store, dev], train, train[:32], labels, word_accuracy
+
+    def together():
+        for _ in fit_probes(method, Tagger, *parts, rates):
+            pass
+
+    def separately():
+        for layers in CHOICES:
+            for rate in RATES:
+                one = dataclasses.replace(method, layers=layers, learning_rate=rate)
+                one.fit_reader(Tagger, *parts)
+
+    amount = len(CHOICES) * len(RATES)
+    return Comparison(
+        {SEPARATE: lambda: separately, OURS: lambda: together}, amount, {OURS: (SEPARATE,)}
+    )
 
 
 def _store(settings, inputs, folder):
