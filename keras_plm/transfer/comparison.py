@@ -104,13 +104,15 @@ def compare_layers(
             for part in (train, dev, test)
         ]
         tokens = TOKENS if head.per_token else None
-        beside = method.word_stores(folder, words, encoder, tokenizer, (train, dev, test), tokens)
+        word_stores = method.word_stores(
+            folder, words, encoder, tokenizer, (train, dev, test), tokens
+        )
         names = [choice_name(name) for name in choices or distinct_choices(encoder)]
         parts = stores[:2], train, dev, labels, metric
         if words is None and can_probe(method, head, labels, stores[0]):
             predicted = _of_probes(method, head, parts, stores[2], names, seeds)
         else:
-            predicted = _of_readers(method, head, parts, stores[2], names, seeds, beside)
+            predicted = _of_readers(method, head, parts, stores[2], names, seeds, word_stores)
         for name in names:
             scores = [metric(truth, predicted(name, seed)) for seed in range(seeds)]
             row = {
@@ -122,7 +124,7 @@ def compare_layers(
             table.append(row)
             if progress is not None:
                 progress(row)
-        del stores, beside, predicted, parts
+        del stores, word_stores, predicted, parts
     return table
 
 
