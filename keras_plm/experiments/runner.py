@@ -337,32 +337,31 @@ class Runner:
 
     def _probe(self, run, seed, labels, searched):
         """`(trials, probe, predictions)` of a run and seed, as `_search` and `_predict`."""
+        parts = self.train_examples(run), self.dev_examples(run), self.parts(run)[0]["test"]
+        stores = [self._features(run, seed, part) for part in parts]  # not part of the fit's time
         begun = time.monotonic()
         if (run, seed) not in self._probed:
-            self._fit_probes(run, seed, labels)
+            self._fit_probes(run, seed, labels, stores)
         trials, probe, predicted = self._probed.pop((run, seed))
         if searched is None:
             for trial in trials:
                 self.say(_said(run, trial))
         if probe is None:
             raise _diverged(run, trials)
-        parts = self.train_examples(run), self.dev_examples(run)
         spent = time.monotonic() - begun - sum(trial["seconds"] for trial in trials)
         probe.log |= {
-            "feature_bytes": sum(self._features(run, seed, part).array.nbytes for part in parts),
+            "feature_bytes": sum(store.array.nbytes for store in stores[:2]),
             "others_seconds": max(spent, 0.0),
         }
         return (trials if searched is None else searched["trials"]), probe, predicted
 
-    def _fit_probes(self, run, seed, labels):
+    def _fit_probes(self, run, seed, labels, stores):
         """Trains the probes of a run and seed and, in the same fits, of those planned after it."""
         rates, seeds = self._together(run, seed)
         method, head = run.build(run.grid[0], seed), run.head(self.task)
-        read, counts = self.parts(run)
-        train, dev, test = self.train_examples(run), self.dev_examples(run), read["test"]
-        stores = [self._features(run, seed, part) for part in (train, dev, test)]
-        metric, begun = next(iter(self.task.metrics.values())), time.monotonic()
-        parts = stores[:2], train, dev, labels, metric
+        counts, metric = self.parts(run)[1], next(iter(self.task.metrics.values()))
+        parts = stores[:2], self.train_examples(run), self.dev_examples(run), labels, metric
+        begun = time.monotonic()
         shown = self.epoch and (
             lambda count, epoch: self.epoch(
                 f"{count} linear heads on features: epoch {epoch} of {run.epochs}"
