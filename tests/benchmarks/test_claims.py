@@ -295,13 +295,13 @@ class TestSeedsAlone:
 
     def test_of_equal_methods_few_are_described_as_different(self):
         """At most one pair in twenty, as the rules state."""
-        rng, told = np.random.default_rng(0), 0
+        rng, separated = np.random.default_rng(0), 0
         from scipy.stats import ttest_ind
 
         one, two = rng.normal(size=(2, 20_000, 3))
         apart = (one.min(1) > two.max(1)) | (two.min(1) > one.max(1))
-        told = np.mean(apart & (ttest_ind(one, two, axis=1, equal_var=False).pvalue < 0.05))
-        assert 0.02 < told < 0.05
+        separated = np.mean(apart & (ttest_ind(one, two, axis=1, equal_var=False).pvalue < 0.05))
+        assert 0.02 < separated < 0.05
 
     def test_few_examples_kept_or_few_seeds_decide_nothing(self, tmp_path):
         plant(tmp_path, "a", answers(0.8, 3))
@@ -422,7 +422,7 @@ class TestFiles:
     def test_other_files_that_are_no_results_are_named(self, tmp_path):
         write_json(tmp_path / "gpt" / "zero_shot" / "gpt_mini.step_000000.json", {"step": 0})
         found = verdicts(tmp_path)
-        assert {told["verdict"] for told in found} == {"not run"}
+        assert {separated["verdict"] for separated in found} == {"not run"}
         assert left_out(found)
         for why in left_out(found):
             assert re.search("below .*gpt must be results of the harness.*'scores'", why)
