@@ -2,7 +2,7 @@
 # `make fuzz SEED=1 CASES=10000` damages files and reads them. `make docs` builds the documentation,
 # `make notebooks` its tutorials.
 PYTHON ?= python3
-# The fastest one on a CPU.
+# Faster than TensorFlow on a CPU.
 BACKEND ?= torch
 SEED ?= 1
 CASES ?= 10000

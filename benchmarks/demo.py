@@ -168,7 +168,9 @@ def add_demo(commands):
     parser = commands.add_parser("demo", help=text, description=text)
     parser.add_argument("--out", metavar="DIR", help="write to this folder (default .demo/BACKEND)")
     parser.add_argument(
-        "--encoder", metavar="DIR", help=f"use this encoder (default {RELEASED}, else {OWN})"
+        "--encoder",
+        metavar="DIR",
+        help=f"use the encoder of this folder or name (default {RELEASED}, else {OWN})",
     )
     parser.add_argument(
         "--synthetic",
@@ -176,7 +178,7 @@ def add_demo(commands):
         help="pre-train word vectors and a tiny BERT on a made-up language instead",
     )
     parser.add_argument(
-        "--small", action="store_true", help="run in seconds, with too little data for a result"
+        "--small", action="store_true", help="train on sizes that are too small for a result"
     )
     parser.add_argument(
         "--full",

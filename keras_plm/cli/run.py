@@ -24,7 +24,9 @@ def add_run_flags(parser):
         metavar="A,B,...",
         help="name the labels that a JSONL file holds as numbers",
     )
-    parser.add_argument("--encoder", required=True, metavar="DIR", help="folder of an encoder")
+    parser.add_argument(
+        "--encoder", required=True, metavar="DIR", help="read the encoder of this folder or name"
+    )
     add_data_flags(parser)
     parser.add_argument("--seeds", type=int, default=3, metavar="N", help="run N seeds (default 3)")
     parser.add_argument(
