@@ -35,6 +35,15 @@ def kept(path, head, labels, **options):
     return model
 
 
+def write_inputs(folder):
+    """Writes an encoder, `tiny`, and a table of 40 labelled texts, `mine.csv`."""
+    keras_plm.save(folder / "tiny", bert(), TOKENIZER)
+    rng = np.random.default_rng(0)
+    texts = [" ".join(rng.choice(LETTERS, 4)) for _ in range(40)]
+    rows = [f"{text},{'yes' if 'a' in text else 'no'}" for text in texts]
+    (folder / "mine.csv").write_text("\n".join(["text,label", *rows]))
+
+
 def rezipped(path, **changes):
     """Rewrites a model file with other members; `None` removes a member."""
     with zipfile.ZipFile(path) as archive:
@@ -85,11 +94,7 @@ def test_a_damaged_model_is_named(tmp_path):
 
 @pytest.mark.full
 def test_a_run_keeps_its_model_which_predicts(tmp_path, capsys):
-    keras_plm.save(tmp_path / "tiny", bert(), TOKENIZER)
-    rng = np.random.default_rng(0)
-    texts = [" ".join(rng.choice(LETTERS, 4)) for _ in range(40)]
-    rows = [f"{text},{'yes' if 'a' in text else 'no'}" for text in texts]
-    (tmp_path / "mine.csv").write_text("\n".join(["text,label", *rows]))
+    write_inputs(tmp_path)
     folders = {"task-file": "mine.csv", "encoder": "tiny", "results": "r", "feature-cache": "f"}
     command = ["run", "--seeds", "2", "--learning-rates", "1e-2", "--epochs", "1"]
     for flag, name in folders.items():
@@ -130,11 +135,7 @@ def test_a_run_keeps_its_model_which_predicts(tmp_path, capsys):
 @pytest.mark.full
 @pytest.mark.parametrize("reader", ["linear", "bilstm"])
 def test_a_run_on_features_saves_a_model_with_its_encoder(tmp_path, capsys, reader):
-    keras_plm.save(tmp_path / "tiny", bert(), TOKENIZER)
-    rng = np.random.default_rng(0)
-    texts = [" ".join(rng.choice(LETTERS, 4)) for _ in range(40)]
-    rows = [f"{text},{'yes' if 'a' in text else 'no'}" for text in texts]
-    (tmp_path / "mine.csv").write_text("\n".join(["text,label", *rows]))
+    write_inputs(tmp_path)
     folders = {"task-file": "mine.csv", "encoder": "tiny", "results": "r", "feature-cache": "f"}
     command = ["run", "--method", "features", "--layers", "concat_last_four", "--reader", reader]
     command += ["--seeds", "1", "--learning-rates", "1e-2,3e-2", "--epochs", "3"]
