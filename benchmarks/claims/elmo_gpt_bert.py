@@ -44,7 +44,7 @@ def _elmo(row, task, label, suite="elmo_layers", examples=0, **more):
 
 def _elmo_layers():
     figures = {"squad": (80.8, 84.7, 85.0, 85.2), "snli": (88.1, 89.1, 89.3, 89.5)}
-    chain = (("last", "baseline", "last layer > word vectors alone"),
+    chain = (("last", "baseline", "last layer > word vectors only"),
              ("mix_1", "last", "all layers, λ = 1 > last layer"),
              ("mix", "last", "all layers, λ = 0.001 > last layer"),
              ("mix", "mix_1", "all layers, λ = 0.001 > all layers, λ = 1"))  # fmt: skip
@@ -93,7 +93,7 @@ def _elmo_samples():
         yield _row(
             f"elmo-f1-gain-{task}",
             dataclasses.replace(few, label="gain of ELMo with 1 % of the examples", minus=bare),
-            dataclasses.replace(whole[0], label="its gain with all", minus=whole[1]),
+            dataclasses.replace(whole[0], label="gain with all examples", minus=whole[1]),
             source,
             on="semantic roles and SNLI",
         )
@@ -107,16 +107,16 @@ def _elmo_weights():
     for task in ("wikigold", "sst5"):
         for place, row, pick, labels in (
             ("input", "mix", (lambda w: w[1], lambda w: max(w[0], w[2])),
-             ("weight of layer 1 at the input", "largest of the others")),
+             ("weight of layer 1 at the input", "largest other weight")),
             ("output", "output", (lambda w: (w[0] + w[1]) / 2, lambda w: w[2]),
-             ("mean weight of the lower layers at the output", "that of the last")),
+             ("mean weight of the lower layers at the output", "weight of the last layer")),
         ):  # fmt: skip
             one, two = (
                 _elmo(row, task, label, "elmo_placement", value=_weights(place, p))
                 for label, p in zip(labels, pick, strict=True)
             )
             yield _row(f"elmo-f2-{place}-{task}", one, two, f"{ELMO}, figure 2",
-                       unit="hundredths of a weight", on="all its tasks")  # fmt: skip
+                       unit="hundredths of a weight", on="all tasks of the paper")  # fmt: skip
 
 
 EWT = "ud_english_ewt"
@@ -148,19 +148,19 @@ def _adapted(task, label, key):
     return Arm(label, "elmo_domain_adaptation", task, read=read)
 
 
-WSD = "senses of words F1; here of a tagged text, --task-file semcor.conll"
+WSD = "word sense disambiguation F1; here on a tagged text, --task-file semcor.conll"
 ELMO_ROWS = [
     _row("elmo-t1-ner", _elmo("mix", "wikigold", "with ELMo"),
-         _elmo("baseline", "wikigold", "word vectors alone"), f"{ELMO}, table 1", (92.22, 90.15),
+         _elmo("baseline", "wikigold", "word vectors only"), f"{ELMO}, table 1", (92.22, 90.15),
          "CoNLL-2003 F1", conclusion=True),
     _row("elmo-t1-sst5", _elmo("mix", "sst5", "with ELMo"),
-         _elmo("baseline", "sst5", "word vectors alone"), f"{ELMO}, table 1", (54.7, 51.4),
+         _elmo("baseline", "sst5", "word vectors only"), f"{ELMO}, table 1", (54.7, 51.4),
          conclusion=True),
     _row("elmo-t1-snli", _elmo("both", "snli", "with ELMo"),
-         _elmo("baseline", "snli", "word vectors alone"), f"{ELMO}, table 1", (88.7, 88.0),
+         _elmo("baseline", "snli", "word vectors only"), f"{ELMO}, table 1", (88.7, 88.0),
          conclusion=True),
     _row("elmo-t1-squad", _elmo("both", "squad", "with ELMo"),
-         _elmo("baseline", "squad", "word vectors alone"), f"{ELMO}, table 1", (85.8, 81.1),
+         _elmo("baseline", "squad", "word vectors only"), f"{ELMO}, table 1", (85.8, 81.1),
          conclusion=True),
     *_elmo_layers(), *_elmo_places(), *_elmo_samples(), *_elmo_weights(),
     _row("elmo-t4-kind", _same_kind("nearest occurrence by a biLM's last layer", "elmo_mini", 2),
@@ -174,7 +174,7 @@ ELMO_ROWS = [
          f"{ELMO}, table 6", (97.3, 96.8), "Penn Treebank accuracy", conclusion=True),
     *(_row(f"elmo-t7-{task}",
            _adapted(task, "perplexity after fine-tuning on the task's text", "valid"),
-           _adapted(task, "before it", "valid_before"), f"{ELMO}, table 7", published, on,
+           _adapted(task, "before fine-tuning", "valid_before"), f"{ELMO}, table 7", published, on,
            verified=False, **NATS)
       for task, published, on in (("wikigold", (46.3, 103.2), "CoNLL-2003"),
                                   ("sst5", (78.6, 131.5), "SST"))),
@@ -258,21 +258,21 @@ def _transfer(task, encoder, how="fine_tune", label=None):
         fields = {"method": "features", "reader": READERS[task], "layers": layers}
         if task == "wikigold":
             fields |= {"reader": "bilstm_crf", "character_filters": ANY}
-    words = "fine-tuned" if how == "fine_tune" else "read"
+    words = "fine-tuned" if how == "fine_tune" else "frozen"
     fields = dict.fromkeys(loose, ANY) | fields
     return Arm(label or f"{name} {words}", "features_or_fine_tuning", task, encoder, fields)
 
 
 GPT_ROWS = [
-    _row("gpt-t2-snli", _transfer("snli", "gpt_mini"), _transfer("snli", "elmo_mini", "read"),
+    _row("gpt-t2-snli", _transfer("snli", "gpt_mini"), _transfer("snli", "elmo_mini", "frozen"),
          f"{GPT}, table 2", (89.9, 89.3)),
-    *(_row(f"gpt-t4-{task}", _transfer(task, "gpt_mini"), _transfer(task, "elmo_mini", "read"),
+    *(_row(f"gpt-t4-{task}", _transfer(task, "gpt_mini"), _transfer(task, "elmo_mini", "frozen"),
            f"{GPT}, table 4", published)
       for task, published in (("cola", (45.4, 35.0)), ("sst2", (91.3, 90.2)),
                               ("mrpc", (82.3, 80.2)), ("stsb", (82.0, 55.5)))),
     *_gpt_ablation(), *_gpt_depths(),
     _row("gpt-s5-auxiliary", _gain(0, "gain of the auxiliary LM with 21,605 examples"),
-         _gain(5_000, "its gain with 5,000"), f"{GPT}, section 5", on="GLUE's tasks by size"),
+         _gain(5_000, "gain with 5,000"), f"{GPT}, section 5", on="GLUE's tasks by size"),
     *(_row(f"gpt-f2-zero-shot-{task}", _zero_shot(task, "zero-shot, pre-trained", True),
            _zero_shot(task, "zero-shot, random weights", False), f"{GPT}, figure 2")
       for task in ("cola", "sst2")),
@@ -320,11 +320,11 @@ def _bert_systems():
         )
     for task, published, on in (("snli", (84.6, 76.4), "MNLI"), ("sst5", (93.5, 90.4), "SST-2")):
         yield _row(f"bert-t1-elmo-{task}", _transfer(task, "bert_mini"),
-                   _transfer(task, "elmo_mini", "read"), f"{BERT}, table 1", published,
+                   _transfer(task, "elmo_mini", "frozen"), f"{BERT}, table 1", published,
                    on)  # fmt: skip
-    squad = [_transfer("squad", "bert_mini"), _transfer("squad", "elmo_mini", "read")]
+    squad = [_transfer("squad", "bert_mini"), _transfer("squad", "elmo_mini", "frozen")]
     yield _row("bert-t2-elmo-squad", *squad, f"{BERT}, table 2", (88.5, 85.6))
-    swag = [("bert_mini", "fine_tune"), ("elmo_mini", "read"), ("books_skip_gram", "read")]
+    swag = [("bert_mini", "fine_tune"), ("elmo_mini", "frozen"), ("books_skip_gram", "frozen")]
     arms = [_transfer("swag", *which) for which in swag]
     for name, i, published in (("bert-elmo", 0, (81.6, 59.1)), ("elmo-words", 1, (59.1, 51.9))):
         yield _row(f"bert-t4-{name}", arms[i], arms[i + 1], f"{BERT}, table 4",
@@ -333,7 +333,7 @@ def _bert_systems():
 
 def _bert_objectives():
     suite, source = "bert_objectives", f"{BERT}, table 5"
-    masked, leftward, top = "masked words alone", "left to right", "left to right, a BiLSTM on top"
+    masked, leftward, top = "masked words only", "left to right", "left to right, a BiLSTM on top"
     for reading, task, on, bert, no_next, ltr, bilstm in (
         (bert_ablations.SNLI, "snli", "MNLI", 84.4, 83.9, 82.1, None),
         (bert_ablations.NER, "wikigold", "SQuAD F1", 88.5, 87.9, 77.8, 84.9),
@@ -400,11 +400,11 @@ def _bert_steps():
 
     masked, left = "masked words", "left to right"
     yield _row("bert-f5-longer", at("masked", 0, f"{masked}, all steps"),
-               at("masked", 1, f"{masked}, half of them"), source, on="MNLI")  # fmt: skip
+               at("masked", 1, f"{masked}, half of the steps"), source, on="MNLI")  # fmt: skip
     yield _row("bert-f5-early", at("left_to_right", 6, f"{left}, the first 64th of the steps"),
-               at("masked", 6, f"{masked}, as many"), source, on="MNLI")  # fmt: skip
+               at("masked", 6, f"{masked}, as many steps"), source, on="MNLI")  # fmt: skip
     yield _row("bert-f5-half", at("masked", 1, f"{masked}, half of the steps"),
-               at("left_to_right", 1, f"{left}, as many"), source, on="MNLI")  # fmt: skip
+               at("left_to_right", 1, f"{left}, as many steps"), source, on="MNLI")  # fmt: skip
 
 
 T7 = f"{BERT}, table 7"
@@ -422,7 +422,7 @@ BERT_ROWS = [
     _row("bert-t7-finetune-concat", _whole("fine_tune", "fine-tuned"), _bert("concat_last_four"),
          T7, (96.4, 96.1), "CoNLL-2003 F1", note=FOUR),
     _row("bert-t7-elmo", _transfer("wikigold", "bert_mini"),
-         _transfer("wikigold", "elmo_mini", "read"), T7, (92.4, 92.2), "CoNLL-2003 test F1"),
+         _transfer("wikigold", "elmo_mini", "frozen"), T7, (92.4, 92.2), "CoNLL-2003 test F1"),
     *_bert_masks(), *_bert_steps(),
     *(_row(f"bert-end-{task}", _whole("fine_tune", "pre-trained, fine-tuned", task, limit),
            _whole("scratch", "random weights, all trained", task, limit), f"{BERT}, conclusion",
@@ -449,13 +449,13 @@ def _tune():
             "stsb": ("", 82.9, 87.1)}  # fmt: skip
     for encoder, table in (("elmo", elmo), ("bert", bert)):
         for task, (on, *figures) in table.items():
-            arms = [_transfer(task, f"{encoder}_mini", how) for how in ("read", "fine_tune")]
+            arms = [_transfer(task, f"{encoder}_mini", how) for how in ("frozen", "fine_tune")]
             if figures[0] < figures[1]:
                 arms, figures = arms[::-1], figures[::-1]
             yield _row(f"tune-{encoder}-{task}".replace("_", ""), *arms, source, tuple(figures),
                        on, verified=False)  # fmt: skip
     yield _row("tune-bert-first", _whole("fine_tune", "BERT fine-tuned"),
-               _bert("elmo_mix", "its mix of layers under a BiLSTM"), source, (92.4, 92.2),
+               _bert("elmo_mix", "mix of its frozen layers under a BiLSTM"), source, (92.4, 92.2),
                "CoNLL-2003 F1", verified=False, note="no CRF")  # fmt: skip
 
 

@@ -107,7 +107,7 @@ def markdown(results):
             f"Received: {str(results)!r}"
         )
     text = [
-        "| | read, M words | M weights | PFLOP | hours | machine | of held-out text |",
+        "| | training text, M words | M weights | PFLOP | hours | machine | on held-out text |",
         "|---|---:|---:|---:|---:|---|---|",
     ]
     order = {kind.__name__: i for i, kind in enumerate((BERT, ELMo, GPT, RecurrentLM))}
@@ -128,11 +128,11 @@ def _said(row):
         per = row["tokens_per_word"]
         return (
             f"perplexity {valid['word_perplexity']:.0f} per word "
-            f"({valid['perplexity']:.1f} per piece, {per:.2f} pieces a word)"
+            f"({valid['perplexity']:.1f} per subword token, {per:.2f} subword tokens per word)"
         )
     if "perplexity" in valid:
         return (
             f"perplexity {valid['perplexity']:.0f} per word, both directions, "
             f"{valid['unknown']:.1%} unknown"
         )
-    return f"loss {valid['masked_lm_loss']:.2f} per masked piece, both sides seen"
+    return f"loss {valid['masked_lm_loss']:.2f} per masked subword token, bidirectional"

@@ -193,12 +193,12 @@ def _folder(transfer, kind, given, workspace):
     if kind == "words":
         return transfer.material.words_for(workspace)
     if transfer.material.tiny:
-        return str(_tiny(kind, workspace)), ()
+        return str(tiny_encoder(kind, workspace)), ()
     return str(WEIGHTS / f"{kind}_mini"), ()
 
 
-def _tiny(kind, workspace):
-    """Makes an encoder with random weights; returns its folder."""
+def tiny_encoder(kind, workspace):
+    """Makes a small encoder with random weights for tests; returns its folder."""
     folder = Path(workspace.features) / f"{kind}_test"
     if not (folder / "config.json").is_file():
         set_seed(0)
@@ -343,7 +343,7 @@ def figures(folder):
     return pictures
 
 
-def _with_examples(choice, kept):
+def with_examples(choice, kept):
     """Returns a choice with its examples, read from a `ResultFolder`."""
     examples = [kept.examples(file_of(r), r["hash"]) for r in choice.results]
     return Choice.read(choice.name, choice.results, examples)
@@ -365,9 +365,14 @@ def _best_frozen(rows, key):
     return ranked(frozen)[0] if frozen else None
 
 
-def _gains(pairs, kept):
-    """Returns `{key: difference of two choices and its interval}` where examples were kept."""
-    pairs = {key: [_with_examples(c, kept) for c in pair] for key, pair in pairs.items()}
+def differences(pairs, kept):
+    """Returns `{key: difference of two choices and its interval}` where examples were kept.
+
+    Args:
+        pairs: `{key: (one, two)}`, two `Choice`s of the same task.
+        kept: The `ResultFolder` of all choices.
+    """
+    pairs = {key: [with_examples(c, kept) for c in pair] for key, pair in pairs.items()}
     pairs = {key: pair for key, pair in pairs.items() if _comparable(*pair)}
     scores = iter(resampled_scores([choice for pair in pairs.values() for choice in pair]))
     return {key: str(contrast_of([(1, next(scores)), (-1, next(scores))])) for key in pairs}
@@ -381,7 +386,7 @@ def _comparable(one, two):
 def _summary(found, names, folder):
     """Returns a table of fine-tuning next to the frozen features that are best on the dev set."""
     text = [
-        "| task | encoder | fine-tuned | frozen, best on the dev set | fine-tuning gains "
+        "| task | encoder | fine-tuned | frozen, best on the dev set | gain of fine-tuning "
         "| scratch | time, fine-tuned : frozen |",
         "|---|---|---:|---:|---:|---:|---:|",
     ]
@@ -389,7 +394,7 @@ def _summary(found, names, folder):
     for task, rows in found.items():
         best = {key: choice for key in names if (choice := _best_frozen(rows, key))}
         tuned = {key: choice for key in best if (choice := _tuned(rows, key))}
-        gains = _gains({key: (tuned[key], best[key]) for key in tuned}, kept)
+        gains = differences({key: (tuned[key], best[key]) for key in tuned}, kept)
         for key, frozen in best.items():
             cells = [shown(tuned[key].results if key in tuned else [])]
             cells += [f"{shown(frozen.results)}, {frozen.name}", gains.get(key, "")]
@@ -412,7 +417,7 @@ def brief(folder):
     for task in BRIEF_TASKS:
         rows = found.get(task, {})
         chosen = [_brief_choice(rows, names, kind, row) for _, kind, row in BRIEF_ROWS]
-        read_in = [choice and _with_examples(choice, kept) for choice in chosen]
+        read_in = [choice and with_examples(choice, kept) for choice in chosen]
         scores = iter(resampled_scores([choice for choice in read_in if choice]))
         columns.append([_interval(next(scores)) if choice else "" for choice in read_in])
     for (name, *_), *cells in zip(BRIEF_ROWS, *columns, strict=True):
@@ -446,7 +451,7 @@ def _costs(found, names):
     text = [
         "| task | | seconds per fit: " + " | ".join(names)
         + " | M trained weights: " + " | ".join(names)
-        + " | passes of the encoder |",
+        + " | encoder passes |",
         "|---|---|" + "---:|" * (2 * len(names) + 1),
     ]  # fmt: skip
     for task, rows in found.items():

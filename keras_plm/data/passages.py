@@ -380,7 +380,7 @@ def check_joint(tokenizer):
             "The tokenizer must pack question and passage into one row: use `WordPiece`, or the "
             "`BytePair` of a fine-tuned GPT with its special tokens. For other tokenizers use the "
             "task network 'bidaf' or 'bilstm'. "
-            f"Received: {type(tokenizer).__name__}, which packs one text in a row"
+            f"Received: {type(tokenizer).__name__}, which packs one text per row"
         )
     if not (tokenizer.has_cls or tokenizer.framed[1]):
         raise ValueError(

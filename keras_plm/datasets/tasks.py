@@ -6,7 +6,7 @@ import re
 import zlib
 from pathlib import Path
 
-from glue_tasks.tasks import GLUE
+from glue_tasks.tasks import GLUE, with_labels
 from keras_plm import metrics
 from keras_plm.data.formats.conll import read_conll
 from keras_plm.data.formats.tables import read_table, table_rows
@@ -116,6 +116,17 @@ def _tagging(name, files, source, licence, read=None):
     return Task(name, read, Tagger, {"span_f1": metrics.span_f1}, files, source, licence)
 
 
+def _texts(name, files, labels, source, licence):
+    """Returns a task of labelled texts, from TSV files with the columns `text` and `label`."""
+
+    def read(path):
+        examples = read_table(path, "text", "label", separator="\t", quoted=False, clean=False)
+        return with_labels(examples, labels)
+
+    read = _files(files, read)
+    return Task(name, read, Classifier, {"accuracy": metrics.accuracy}, files, source, licence)
+
+
 def _row(*tasks):
     return {task.name: task for task in tasks}
 
@@ -125,6 +136,10 @@ _CONLL = {"train": "eng.train", "dev": "eng.testa", "test": "eng.testb"}
 _WIKIGOLD = dict.fromkeys(("train", "dev", "test"), "wikigold/wikigold.conll.txt")
 _WNUT = {split: f"wnut17/{split}.conll" for split in ("train", "dev", "test")}
 _EWT = {split: f"ud_english_ewt/{split}.conll" for split in ("train", "dev", "test")}
+
+_CR, _SUBJ = (
+    {split: f"{name}/{split}.tsv" for split in ("train", "dev", "test")} for name in ("cr", "subj")
+)
 
 _SNLI = {split: f"snli_1.0/snli_1.0_{split}.jsonl" for split in ("train", "dev", "test")}
 
@@ -148,6 +163,20 @@ TASKS = {
             _SNLI,
             "Bowman et al. 2015, nlp.stanford.edu/projects/snli",
             "CC BY-SA 4.0",
+        ),
+        _texts(
+            "cr",
+            _CR,
+            ("negative", "positive"),
+            "customer reviews, Hu and Liu 2004, github.com/nltk/nltk_data",
+            "CC BY 4.0",
+        ),
+        _texts(
+            "subj",
+            _SUBJ,
+            ("objective", "subjective"),
+            "Pang and Lee 2004, github.com/nltk/nltk_data",
+            "CC BY 4.0",
         ),
         _tagging(
             "conll2003",

@@ -384,7 +384,7 @@ class BytePair(SubwordTokenizer):
         """
         if pairs is not None and self._middle is None:
             raise ValueError(
-                "Without a delimiter `BytePair` packs one text in a row; pack second texts "
+                "Without a delimiter `BytePair` packs one text per row; pack second texts "
                 f"separately. Received: pairs={pairs!r:.60}"
             )
         return super().encode(texts, pairs, max_length, return_offsets)

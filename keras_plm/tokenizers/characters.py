@@ -181,7 +181,7 @@ class Characters(SubwordTokenizer):
         """
         if pairs is not None:
             raise ValueError(
-                "`Characters` packs one text in a row; pack second texts separately. "
+                "`Characters` packs one text per row; pack second texts separately. "
                 f"Received: pairs={pairs!r:.60}"
             )
         return super().encode(texts, None, max_length, return_offsets)

@@ -184,7 +184,7 @@ class Words(SubwordTokenizer):
         """
         if pairs is not None:
             raise ValueError(
-                "`Words` packs one text in a row; pack second texts separately. "
+                "`Words` packs one text per row; pack second texts separately. "
                 f"Received: pairs={pairs!r:.60}"
             )
         return super().encode(texts, None, max_length, return_offsets)

@@ -37,7 +37,7 @@ ADAPTED = ".adapted.json"  # suffix of records of further training, which only o
 ENCODER = WEIGHTS / "elmo_mini"
 # Key: name in tables, and settings in addition to the word vectors.
 ROWS = {
-    "baseline": ("word vectors alone", {"layers": "last"}),
+    "baseline": ("word vectors only", {"layers": "last"}),
     "last": ("+ ELMo, last layer", {"layers": "last"}),
     "mix_1": ("+ ELMo, all layers, λ = 1", {"layers": "elmo_mix", "penalty": 1.0}),
     "mix": ("+ ELMo, all layers, λ = 0.001", {"layers": "elmo_mix", "penalty": 0.001}),

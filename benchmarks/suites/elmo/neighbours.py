@@ -335,7 +335,7 @@ def _row_name(result, layer):
     if _is_words(result):
         return f"{result['encoder']}, word vectors"
     number = layer.rpartition("_")[2]
-    what = "the word alone" if number == "0" else f"layer {number}"
+    what = "word without context" if number == "0" else f"layer {number}"
     weights = ", random weights" if result["settings"]["weights"] == "randomly_initialised" else ""
     return f"{result['encoder']}{weights}, {what}"
 
@@ -356,7 +356,7 @@ def _shown_table(result, found):
             continue
         if word in vectors:
             near = ", ".join(vectors[word])
-            lines.append(f"| {word} | word vectors, whatever the sense | {_plain(near)} |")
+            lines.append(f"| {word} | word vectors, regardless of sense | {_plain(near)} |")
         for source in sources:
             near = "<br>".join(_plain(n["text"]) for n in source["nearest"])
             lines.append(f"| {word} | {_plain(source['source'])} | {near} |")

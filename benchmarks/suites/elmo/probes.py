@@ -369,7 +369,7 @@ def _table(task, results):
             of_layer = [r for r in of_encoder if r["settings"].get("layers") == layer]
             number = layer.rpartition("_")[2]
             name = "word vectors" if kind == "words" else f"layer {number}"
-            name += ", the word alone" if kind != "words" and number == "0" else ""
+            name += ", word without context" if kind != "words" and number == "0" else ""
             near = [r for r in of_layer if r["method"] == METHOD]
             probes = [r for r in of_layer if r["run"].startswith(f"features-linear-{layer}")]
             rows.append((f"{encoder}, {name}", near, probes))

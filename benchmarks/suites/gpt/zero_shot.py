@@ -193,8 +193,8 @@ def _read(folder):
 
 def markdown(folder):
     """Returns a table with a row per point of pre-training and a column per heuristic."""
-    text = ["| model | tokens read | " + " | ".join(
-        f"{name} ({metric}; guessing {chance:g})" for name, metric, chance in HEURISTICS.values()
+    text = ["| model | pre-training tokens | " + " | ".join(
+        f"{name} ({metric}; chance {chance:g})" for name, metric, chance in HEURISTICS.values()
     ) + " |"]  # fmt: skip
     text.append("|---|---:|" + "---:|" * len(HEURISTICS))
     for name, results in _read(folder).items():

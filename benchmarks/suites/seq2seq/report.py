@@ -81,9 +81,9 @@ def _markdown_of_rows(runs):
         return ""
     trained = f"2 to {LONGEST_TRAINED}"
     beyond = range(LONGEST_TRAINED + 1, LONGEST_TESTED + 1)
-    head = [f"BLEU: {count} in a row" for count in range(1, LONGEST_TESTED + 1)]
-    head += [f"{trained}: words", "stops missing", "stops too many"]
-    head += [f"loss at places 1 to {LONGEST_TRAINED}", *(f"at {place}" for place in beyond)]
+    head = [f"BLEU: {count} joined" for count in range(1, LONGEST_TESTED + 1)]
+    head += [f"{trained}: words", "missing full stops", "extra full stops"]
+    head += [f"loss at positions 1 to {LONGEST_TRAINED}", *(f"at {place}" for place in beyond)]
     table = ["", f"| model | {' | '.join(head)} |", "|---|" + "---:|" * len(head)]
     for name, results in runs.items():
         counts = zip(*(r["by_captions"] for r in results), strict=True)

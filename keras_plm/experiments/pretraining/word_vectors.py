@@ -31,10 +31,10 @@ TASK = "word_vectors"
 KINDS = ("skip_gram", "cbow", "skip_gram_hs", "cbow_hs", "fasttext", "glove")
 MAKERS = ("keras_plm", "gensim")
 NAMES = {
-    "skip_gram": "skip-gram, noise",
-    "cbow": "CBOW, noise",
-    "skip_gram_hs": "skip-gram, tree",
-    "cbow_hs": "CBOW, tree",
+    "skip_gram": "skip-gram, negative sampling",
+    "cbow": "CBOW, negative sampling",
+    "skip_gram_hs": "skip-gram, hierarchical softmax",
+    "cbow_hs": "CBOW, hierarchical softmax",
     "fasttext": "fastText",
     "glove": "GloVe",
 }

@@ -225,7 +225,7 @@ class Page:
     def _costs_html(self):
         said = (
             "Seconds are those of one seed, with the search of its learning rates. For a frozen "
-            "encoder, they include the training of the reader, and the passes of the encoder "
+            "encoder, they include the training of the reader, and the encoder passes "
             "unless its features were stored."
         )
         return f"<p>{said}</p>" + "".join(

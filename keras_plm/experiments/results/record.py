@@ -45,7 +45,7 @@ class Record(collections.abc.Mapping):
         curve: `updates` (numbers of optimizer steps) and `dev_scores` after each epoch.
         seconds: Duration of the run in seconds, its search included. For linear readers on
             features, an equal part of their common fit.
-        encoder_passes: Number of passes of the encoder over the training examples.
+        encoder_passes: Number of encoder passes over the training examples.
         learned_weights: Number of trained weights.
         flops: Estimate of the floating-point operations of one training, without the search: two
             for each weight and token, three times as many if the weight is trained. It leaves out

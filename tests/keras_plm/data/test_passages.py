@@ -173,7 +173,7 @@ def test_lists_and_labels_are_checked():
 )
 def test_tokenizers_without_pairs_are_refused(tokenizer):
     with pytest.raises(
-        ValueError, match="must pack question and passage into one row.*packs one text in a row"
+        ValueError, match="must pack question and passage into one row.*packs one text per row"
     ):
         Windows([Example("a", pair="b")], tokenizer)
 

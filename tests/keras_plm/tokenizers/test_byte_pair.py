@@ -263,7 +263,7 @@ def test_bad_input_is_explained(tokenizer, corpus, tmp_path):
         BytePair(PIECES, MERGES, unknown="drop")
     with pytest.raises(ValueError, match="put a single one in brackets"):
         tokenizer.pack("low")
-    with pytest.raises(ValueError, match=r"one text in a row.* Received: pairs=\['low'\]"):
+    with pytest.raises(ValueError, match=r"one text per row.* Received: pairs=\['low'\]"):
         tokenizer.pack(["low"], ["low"])
     with pytest.raises(ValueError, match="room for text and 1 special token. Received.*=1"):
         tokenizer.pack(["low"], max_length=1)

@@ -232,7 +232,7 @@ class TestTasks:
             tokenizer.pack(["a"], ["b"], choices=[["a", "b"]])
         with pytest.raises(ValueError, match="`both_orders` needs pairs"):
             tokenizer.pack(["a"], both_orders=True)
-        with pytest.raises(ValueError, match="Without a delimiter.*packs one text in a row"):
+        with pytest.raises(ValueError, match="Without a delimiter.*packs one text per row"):
             tokenizer.unframed().pack(["a"], ["b"])
         with pytest.raises(
             ValueError, match=r"some of _start_ _delimiter_ _classify_ _pad_.*_end_"

@@ -58,7 +58,7 @@ def test_settings_know_their_kind():
     assert Vectors("cbow", dim=7).name == "cbow.keras_plm.dim7"
     assert (
         Vectors("cbow", "gensim", learning_rate=0.1, limit=9).title
-        == "CBOW, noise, gensim, learning rate 0.1"
+        == "CBOW, negative sampling, gensim, learning rate 0.1"
     )
     assert len({s.name for s in SUITES["word_vectors"].scales["small"]}) == 14
     for wrong, match in (

@@ -276,7 +276,7 @@ def test_neighbours_run_small(run, tmp_path, monkeypatch):
     assert code == 0, shown
     assert "| chance | " in shown and "elmo_test, random weights, layer 2" in shown
     assert re.search(r"random weights, layer 2 \| \S+ ± \S+ \(2\) \|", shown)
-    assert "word vectors, whatever the sense" in shown and "**play**" in shown
+    assert "word vectors, regardless of sense" in shown and "**play**" in shown
     before = files(tmp_path)
     assert len(before) == 4  # word vectors, the biLM, and two biLMs with random weights
     assert run("elmo_neighbours", seeds="2")[0] == 0 and files(tmp_path) == before

@@ -113,7 +113,7 @@ def test_runs_small(data_folder, run, tmp_path):
     assert code == 0, shown
     kept = folder(tmp_path / "results", "features_or_fine_tuning", "test")
     assert len(list(kept.glob("**/*.seed0.json"))) == 2 * 2 * 4  # rows, tasks, encoders
-    assert "fine-tuning gains" in shown and "| wikigold | bert_test |" in shown
+    assert "gain of fine-tuning" in shown and "| wikigold | bert_test |" in shown
 
 
 def test_what_there_is_of_cells():

@@ -1,0 +1,299 @@
+"""The suite `minilm`: a released encoder on thirteen tasks, frozen layer by layer and fine-tuned.
+
+Encoder: all-MiniLM-L6-v2, 6 layers of 384 units. Rows: linear heads on each choice of frozen
+layers, fine-tuning, task networks on the frozen mix of all layers and on GloVe vectors, LoRA, and
+random weights. The official dev set of a GLUE task is its evaluation split; its dev set is cut from
+train.
+"""
+
+import dataclasses
+import functools
+from pathlib import Path
+
+import keras_plm
+from benchmarks.suites.elmo.features import shown
+from benchmarks.suites.features_or_fine_tuning import differences, tiny_encoder, with_examples
+from benchmarks.suites.registry import Suite
+from keras_plm.data.task import find_file
+from keras_plm.experiments.config import Run, summary
+from keras_plm.experiments.jobs import Job, Prerequisite
+from keras_plm.experiments.pretraining.word_vectors import Vectors, make_word_vectors
+from keras_plm.experiments.recommend import Choice, ranked, resampled_scores
+from keras_plm.experiments.report.result_tables import add_seed, layer_figure, place_of_layers
+from keras_plm.experiments.results import ResultFolder, read_results
+from keras_plm.experiments.statistics import contrast_of
+from keras_plm.transfer import distinct_choices
+
+ENCODER = "all-MiniLM-L6-v2"
+GLOVE = "glove/glove.6B.50d.top50k.txt"
+# The model card lists SNLI (with MultiNLI) and SQuAD among the data of the contrastive tuning.
+SEEN = ("snli", "squad")
+READERS = {
+    "wikigold": (("reader", "bilstm_crf"), ("character_filters", 64)),
+    "sst5": (("reader", "bcn"),),
+    "snli": (("reader", "esim"), ("train_limit", 5_000)),
+    "squad": (("reader", "bidaf"), ("train_limit", 2_000)),
+}
+RANDOM_TASKS = ("wikigold", "sst5", "mrpc", "stsb")  # LoRA and random weights
+PROBES, FINE_TUNED, NETWORKS, OTHERS = range(4)  # stages, each complete before the next
+
+
+@dataclasses.dataclass(frozen=True)
+class OfTask:
+    """Settings of a task.
+
+    Attributes:
+        epochs: Passes of fine-tuning over the training examples.
+        train_limit: Most training examples; 0 takes all.
+        dev_limit: Most examples of the dev set; 0 takes all.
+        probe_epochs: Passes of a linear head or task network over the features.
+    """
+
+    epochs: int = 3
+    train_limit: int = 0
+    dev_limit: int = 0
+    probe_epochs: int = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class Released:
+    """The runs of the suite at a scale.
+
+    Attributes:
+        tasks: Pairs `(task, OfTask)`.
+        probe_rates: Learning rates of linear heads.
+        rates: Learning rates of all other rows.
+        probe_seeds: Number of seeds of linear heads; other rows have three.
+        tiny: Whether a small BERT with random weights replaces the released encoder.
+    """
+
+    tasks: tuple = (
+        ("wikigold", OfTask(5)),
+        ("wnut17", OfTask(5)),
+        ("ud_english_ewt", OfTask(3)),
+        ("sst2", OfTask(2, 20_000, 2_000)),
+        ("sst5", OfTask(3)),
+        ("cr", OfTask(5)),
+        ("subj", OfTask(3)),
+        ("cola", OfTask(5)),
+        ("mrpc", OfTask(5)),
+        ("rte", OfTask(5)),
+        ("stsb", OfTask(5)),
+        ("snli", OfTask(2, 20_000, 2_000)),
+        ("squad", OfTask(2, 5_000, 1_000, probe_epochs=3)),
+    )
+    # The best rates of single layers lie near 1e-2, those of mixes near 1e-1.
+    probe_rates: str = "1e-3,3e-3,1e-2,3e-2,1e-1,3e-1"
+    rates: str = "3e-5,1e-4,3e-4"
+    probe_seeds: int = 5
+    tiny: bool = False
+
+    def probe(self, task, layers, method="features"):
+        """Returns the `Run` of a linear head on a choice of frozen layers."""
+        of_task = dict(self.tasks)[task]
+        return Run(
+            method,
+            layers=layers,
+            learning_rates=self.probe_rates,
+            epochs=of_task.probe_epochs,
+            train_limit=of_task.train_limit,
+            dev_limit=of_task.dev_limit,
+        )
+
+    def trained(self, task, **fields):
+        """Returns the `Run` that trains the encoder, by default the pre-trained one."""
+        of_task = dict(self.tasks)[task]
+        names = ("epochs", "train_limit", "dev_limit")
+        return Run(
+            learning_rates=self.rates,
+            **{name: getattr(of_task, name) for name in names},
+            **fields,
+        )
+
+    def network(self, task, layers):
+        """Returns the `Run` of a task network on frozen layers."""
+        fields = dataclasses.asdict(self.probe(task, layers)) | dict(READERS[task])
+        return Run(**fields | {"learning_rates": "3e-4,1e-3,3e-3"})
+
+
+SCALES = {
+    "small": Released(),
+    "test": Released(
+        tasks=(("wikigold", OfTask(1, 8, 4, 1)), ("snli", OfTask(1, 8, 4, 1))),
+        probe_rates="1e-2",
+        rates="1e-3",
+        probe_seeds=1,
+        tiny=True,
+    ),
+}
+
+
+def jobs_of(released, workspace, encoder=None):
+    """Returns the suite's jobs: linear heads, fine-tuning, task networks, then the other rows.
+
+    Args:
+        released: A `Released`.
+        workspace: A `Workspace`.
+        encoder: Folder or name of an encoder that replaces the released one.
+    """
+    if released.tiny and encoder is None:
+        encoder = str(tiny_encoder("bert", workspace))
+    encoder = encoder or ENCODER
+    choices = distinct_choices(keras_plm.load(encoder)[0])
+    jobs = []
+    for task, _ in released.tasks:
+        jobs += [
+            Job(task, encoder, released.probe(task, layers), seeds=released.probe_seeds)
+            for layers in choices
+        ]
+        jobs.append(Job(task, encoder, released.trained(task), stage=FINE_TUNED))
+    if released.tiny:
+        return jobs
+    tasks = [task for task, _ in released.tasks]
+    glove = str(Path(workspace.features) / "glove_6B_50d")
+    needs = (Prerequisite("GloVe vectors", functools.partial(_read_glove, glove, workspace.data)),)
+    for task in (task for task in tasks if task in READERS):
+        for folder, layers, needed in ((encoder, "elmo_mix", ()), (glove, "last", needs)):
+            run = released.network(task, layers)
+            jobs.append(Job(task, folder, run, needs=needed, stage=NETWORKS))
+    for task in (task for task in tasks if task in RANDOM_TASKS):
+        runs = [released.trained(task, method="scratch"), released.trained(task, lora_rank=8)]
+        runs.append(released.probe(task, "elmo_mix", "randomly_initialised"))
+        jobs += [Job(task, encoder, run, stage=OTHERS) for run in runs]
+    return jobs
+
+
+def _read_glove(folder, data, progress):
+    if not (Path(folder) / "config.json").is_file():
+        make_word_vectors(Vectors(), None, folder, progress, find_file(data, GLOVE))
+
+
+def row_of(result):
+    """Returns `(position, name)` of a result's row in tables."""
+    fields, words = result["settings"], "words" if result["encoder"].startswith("glove") else ""
+    method, linear = result["method"], fields["reader"] == "linear"
+    if not linear:
+        return (2, 0), f"{'GloVe' if words else 'frozen, mix of layers'}, the task's network"
+    if method == "features":
+        return (0, place_of_layers(fields["layers"])), fields["layers"]
+    if method == "randomly_initialised":
+        return (4, 0), f"random weights, frozen, {fields['layers']}"
+    if method == "scratch":
+        return (4, 1), "random weights, all trained"
+    return ((3, 0), "LoRA, rank 8") if "lora_rank" in fields else ((1, 0), "fine-tuned")
+
+
+def read(folder):
+    """Returns `{task: {row: Choice}}`, in the order of the suite.
+
+    Raises:
+        ValueError: If there are no results of the suite.
+    """
+    found, order = {}, {}
+    for result in read_results(folder):
+        order[result["task"], row_of(result)[1]] = row_of(result)[0]
+        add_seed(result, found.setdefault((result["task"], row_of(result)[1]), []))
+    if not found:
+        raise ValueError(
+            f"No result of minilm below {folder}: `python -m benchmarks suite minilm` writes them. "
+            f"Received: {str(folder)!r}"
+        )
+    tasks = {task: {} for task, _ in Released.tasks if any(t == task for t, _ in found)}
+    for task, row in sorted(found, key=lambda key: order[key]):
+        tasks[task][row] = Choice(row, tuple(found[task, row]))
+    return tasks
+
+
+def _frozen(rows):
+    """Returns the choices of frozen layers under a linear head, the best on the dev set first."""
+    return ranked([c for c in rows.values() if row_of(c.results[0])[0][0] == 0])
+
+
+def markdown(folder):
+    """Returns the suite's tables: a summary of all tasks, then the scores of all rows."""
+    found = read(folder)
+    return _summary(found, ResultFolder(folder)) + "\n" + _scores(found)
+
+
+def _summary(found, kept):
+    text = [
+        "| task | training examples | best frozen layers on the dev set | score | minus last layer "
+        "| minus embeddings | fine-tuned | gain of fine-tuning | time, fine-tuned : frozen |",
+        "|---|---:|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for task, rows in found.items():
+        best, tuned = _frozen(rows)[0], rows.get("fine-tuned")
+        others = {"last": rows.get("last"), "embeddings": rows.get("embeddings"), "tuned": tuned}
+        gains = differences(
+            {
+                name: (other, best) if name == "tuned" else (best, other)
+                for name, other in others.items()
+                if other is not None and other is not best
+            },
+            kept,
+        )
+        first = best.results[0]
+        cells = [
+            f"{task}{' (seen)' if task in SEEN else ''}",
+            f"{first['counts']['train']:,}",
+            best.name,
+            interval(best, kept),
+            gains.get("last", ""),
+            gains.get("embeddings", ""),
+            "" if tuned is None else interval(tuned, kept),
+            gains.get("tuned", ""),
+            "" if tuned is None else f"{tuned.seconds / max(best.seconds, 0.1):,.0f}",
+        ]
+        text.append(f"| {' | '.join(cells)} |")
+    return "\n".join(text) + "\n"
+
+
+def interval(choice, kept):
+    """Formats the mean score of a choice with its interval over seeds and test examples."""
+    (scores,) = resampled_scores([with_examples(choice, kept)])
+    if scores is None:
+        return shown(choice.results)
+    found = contrast_of([(1, scores)])
+    return f"{100 * found.mean:.1f} [{100 * found.low:.1f}, {100 * found.high:.1f}]"
+
+
+def _scores(found):
+    tasks = list(found)
+    heads = []
+    for task in tasks:
+        first = next(iter(found[task].values())).results[0]
+        heads.append(f"{task} ({next(iter(first['metrics'])).replace('_', ' ')})")
+    text = [f"| | {' | '.join(heads)} |", "|---|" + "---:|" * len(tasks)]
+    rows = {name: row_of(c.results[0])[0] for of in found.values() for name, c in of.items()}
+    best = {t: max(summary(c.results)[0] for c in _frozen(rs)) for t, rs in found.items()}
+    for name in sorted(rows, key=rows.get):
+        cells = []
+        for task in tasks:
+            choice = found[task].get(name)
+            mark = "**" if choice and summary(choice.results)[0] == best[task] else ""
+            cells.append(f"{mark}{shown(choice.results)}{mark}" if choice else "")
+        text.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(text) + "\n"
+
+
+def figures(folder):
+    """Draws a picture for each task: the scores of the layers, with fine-tuning as a line."""
+    pictures = {}
+    for task, rows in read(folder).items():
+        drawn = [*_frozen(rows), *(rows[name] for name in ("fine-tuned",) if name in rows)]
+        results = [result for choice in drawn for result in choice.results]
+        pictures[f"minilm_{task}"] = layer_figure(results, task)
+    return pictures
+
+
+SUITES = {
+    "minilm": Suite(
+        markdown,
+        figures,
+        SCALES,
+        "Devlin et al. 2018, section 5.3; Peters et al. 2018; Peters, Ruder and Smith 2019",
+        published="2019-03",
+        jobs=jobs_of,
+        flags=("encoder", "features", "feature_gb"),
+    ),
+}
