@@ -61,8 +61,8 @@ class Released:
 
     Attributes:
         tasks: Pairs `(task, OfTask)`.
-        probe_rates: Learning rates of linear heads.
-        rates: Learning rates of all other rows.
+        probe_rates: Learning rates of linear heads, by default those of `Run`.
+        rates: Learning rates of a trained encoder, by default those of `Run`.
         probe_seeds: Number of seeds of linear heads; other rows have three.
         tiny: Whether a small BERT with random weights replaces the released encoder.
     """
@@ -82,9 +82,8 @@ class Released:
         ("snli", OfTask(2, 20_000, 2_000)),
         ("squad", OfTask(2, 5_000, 1_000, probe_epochs=3)),
     )
-    # The best rates of single layers lie near 1e-2, those of mixes near 1e-1.
-    probe_rates: str = "1e-3,3e-3,1e-2,3e-2,1e-1,3e-1"
-    rates: str = "3e-5,1e-4,3e-4"
+    probe_rates: str = ""
+    rates: str = ""
     probe_seeds: int = 5
     tiny: bool = False
 
@@ -112,8 +111,10 @@ class Released:
 
     def network(self, task, layers):
         """Returns the `Run` of a task network on frozen layers."""
-        fields = dataclasses.asdict(self.probe(task, layers)) | dict(READERS[task])
-        return Run(**fields | {"learning_rates": "3e-4,1e-3,3e-3"})
+        of_task = dict(self.tasks)[task]
+        fields = {"train_limit": of_task.train_limit, "dev_limit": of_task.dev_limit}
+        fields |= dict(READERS[task])
+        return Run("features", layers=layers, epochs=of_task.probe_epochs, **fields)
 
 
 SCALES = {

@@ -250,8 +250,9 @@ print(f"{decision}: {found} points for {ratio:.1f} times the time of a fit")
 # keras-plm layers --task-file sentences.csv --text sentence --label subject --encoder bert_mini
 # ```
 #
-# `bert_mini` is the folder of the encoder. By default it searches four learning rates with three
-# seeds. Here it runs in this process, with the smaller settings of this page:
+# `bert_mini` is the folder of the encoder. By default it searches six learning rates for the layers
+# and three for fine-tuning, with three seeds. Here it runs in this process, with the smaller
+# settings of this page:
 
 # %%
 status = main([

@@ -204,6 +204,14 @@ def add_layers(commands):
         "dev_limit",
     ])  # fmt: skip
     parser.add_argument(
+        "--fine-tuning-rates", metavar="LIST",
+        help="search these learning rates for fine-tuning (default those of --learning-rates)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--precision", metavar="NAME",
+        help="fine-tune in this precision: float32, bfloat16 or float16 (default float32)",
+    )  # fmt: skip
+    parser.add_argument(
         "--method", default="features", choices=("features", "randomly_initialised"),
         help="read the pre-trained encoder, or a randomly initialised one (default features)",
     )  # fmt: skip
@@ -240,11 +248,15 @@ def run_layers(flags):
             )
     import_modules(flags.modules)
     names = distinct_choices(load(flags.encoder)[0])
+    precision = flags.precision or "float32"
+    del flags.precision  # frozen layers are read in float32
     runs = [from_flags(Run, flags, layers=name) for name in names]
     tuning = []
     if not flags.no_fine_tune and flags.method == "features":
-        shared = ("learning_rates", "epochs", "batch_size", "dropout", "train_limit", "dev_limit")
-        tuning = [Run(**{name: getattr(runs[0], name) for name in shared})]
+        shared = ("epochs", "batch_size", "dropout", "train_limit", "dev_limit")
+        rates = flags.fine_tuning_rates or getattr(flags, "learning_rates", "")
+        fields = {name: getattr(runs[0], name) for name in shared}
+        tuning = [Run(learning_rates=rates, precision=precision, **fields)]
 
     def read(runner, results, runs, names):
         for run, name in zip(runs, names, strict=True):

@@ -1,7 +1,7 @@
 """Runner: trains and scores a task, an encoder, a method and a seed, for one record.
 
-Equal terms: every method searches the same learning rates, trains the same number of epochs with
-each, and keeps the epoch that is best on the dev set. Seed 0 searches; the other seeds take its
+Equal terms: every method searches its learning rate, trains the same number of epochs with each
+rate, and keeps the epoch that is best on the dev set. Seed 0 searches; the other seeds take its
 learning rate. Only the chosen model reads the evaluation split, once.
 """
 

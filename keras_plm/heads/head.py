@@ -32,6 +32,7 @@ from keras_plm.heads.encoded import Encoded, Frozen, check_stateless, check_word
 from keras_plm.heads.readers.reading import check_serves, read, texts_of
 from keras_plm.heads.task_network import COMBINES, Combine, Placement, TaskNetwork
 from keras_plm.layers import CharacterEncoder, Dropout, LayerChoice
+from keras_plm.layers._fused_softmax import wide_dtype
 from keras_plm.models import WordVectors
 from keras_plm.models.encoder import Encoder, check_encoder
 from keras_plm.tokenizers.subwords import SubwordTokenizer
@@ -296,7 +297,7 @@ class Head(FitsBatches, keras.Model):
     ) -> Tensor:
         """Computes logits with dropout and the output layer."""
         x = Dropout(dropout, name="dropout")(x)
-        return keras.layers.Dense(num_labels, dtype="float32", name="logits")(x)
+        return keras.layers.Dense(num_labels, dtype=wide_dtype(x), name="logits")(x)
 
     @staticmethod
     def check_labels(labels: Iterable[Any]) -> None:

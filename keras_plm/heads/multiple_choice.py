@@ -14,6 +14,7 @@ from keras_plm.heads.encoded import chosen_pool
 from keras_plm.heads.head import Head, softmax
 from keras_plm.heads.task_network import TaskNetwork
 from keras_plm.layers import LayerChoice
+from keras_plm.layers._fused_softmax import wide_dtype
 from keras_plm.models.encoder import Encoder
 from keras_plm.tokenizers.subwords import SubwordTokenizer
 
@@ -114,7 +115,7 @@ class MultipleChoice(Head):
         inputs: dict[str, Tensor] | None = None,
     ) -> Tensor:
         x = keras.layers.SpatialDropout1D(dropout, name="dropout")(x)  # same for all choices
-        dense = keras.layers.Dense(1, dtype="float32", name="logits")
+        dense = keras.layers.Dense(1, dtype=wide_dtype(x), name="logits")
         return ops.squeeze(dense(x), axis=-1)  # (B, P)
 
     def default_metrics(self) -> list[keras.metrics.Metric]:

@@ -12,6 +12,7 @@ from keras_plm.data.task import Example
 from keras_plm.files.sequences import Tensor
 from keras_plm.heads.classifier import Classifier
 from keras_plm.layers import Dropout
+from keras_plm.layers._fused_softmax import wide_dtype
 from keras_plm.models.encoder import Encoder
 from keras_plm.tokenizers.subwords import SubwordTokenizer
 
@@ -118,7 +119,7 @@ class Regressor(Classifier):
     ) -> Tensor:
         x = Dropout(dropout, name="dropout")(x)
         bias = keras.initializers.Constant(0.5)
-        dense = keras.layers.Dense(1, dtype="float32", bias_initializer=bias, name="logits")
+        dense = keras.layers.Dense(1, dtype=wide_dtype(x), bias_initializer=bias, name="logits")
         return dense(x)  # (B, 1)
 
     @staticmethod

@@ -24,6 +24,7 @@ from keras_plm.heads.head import Head, softmax
 from keras_plm.heads.readers.reading import Spread, texts_of
 from keras_plm.heads.task_network import Placement, TaskNetwork
 from keras_plm.layers import Dropout, LayerChoice
+from keras_plm.layers._fused_softmax import wide_dtype
 from keras_plm.metrics import squad_scores
 from keras_plm.models import WordVectors
 from keras_plm.models.encoder import Encoder, check_encoder
@@ -257,7 +258,7 @@ class SpanFinder(Head):
             positions, mask = inputs["second_positions"], inputs["padding_mask"]
             return Spread(name="logits")(x, positions, mask)
         x = Dropout(dropout, name="dropout")(x)
-        x = keras.layers.Dense(len(LABELS), dtype="float32", name="logits")(x)  # (B, T, 2)
+        x = keras.layers.Dense(len(LABELS), dtype=wide_dtype(x), name="logits")(x)  # (B, T, 2)
         return ops.transpose(x, (0, 2, 1))
 
     @staticmethod

@@ -17,6 +17,14 @@ def additive_mask(mask, dtype):
     return ops.cast(ops.logical_not(mask), dtype) * floor
 
 
+def wide_dtype(x):
+    """Returns the dtype in which to sum `x`: float32, or float64 for a float64 tensor.
+
+    Keras' `result_type` of float64 and float32 is float32.
+    """
+    return "float64" if keras.backend.standardize_dtype(x.dtype) == "float64" else "float32"
+
+
 def float32_softmax(scores):
     """Computes a softmax over the last axis in float32 and returns it in the type of `scores`.
 
@@ -25,8 +33,7 @@ def float32_softmax(scores):
     """
     if keras.backend.backend() == "torch":
         return ops.softmax(scores, axis=-1)
-    wide = keras.backend.result_type(scores.dtype, "float32")  # float64 stays as it is
-    return ops.cast(ops.softmax(ops.cast(scores, wide), axis=-1), scores.dtype)
+    return ops.cast(ops.softmax(ops.cast(scores, wide_dtype(scores)), axis=-1), scores.dtype)
 
 
 def scaled_scores(query, key, mask=None):

@@ -8,6 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_plm.files.sequences import Tensor, as_names
+from keras_plm.layers._fused_softmax import wide_dtype
 
 
 @keras.saving.register_keras_serializable("keras_plm")
@@ -170,7 +171,7 @@ class Pooling(keras.layers.Layer):
         if self.pool == "cls":
             return inputs[:, 0]
         # Means need float32 at least: bfloat16 cannot count beyond 256.
-        wide = keras.backend.result_type(inputs.dtype, "float32")
+        wide = wide_dtype(inputs)
         if padding_mask is None:
             if self.pool == "last":
                 return inputs[:, -1]

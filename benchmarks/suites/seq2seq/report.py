@@ -73,7 +73,7 @@ def markdown(folder):
 
 
 def _markdown_of_rows(runs):
-    """Returns a row per model: BLEU by captions in a row, missing text, loss by place in a row."""
+    """Returns a row per model: BLEU by joined captions, missing text, loss by position."""
     # Older files have no such part.
     runs = {n: [r for r in results if "by_captions" in r] for n, results in runs.items()}
     runs = {name: results for name, results in runs.items() if results}

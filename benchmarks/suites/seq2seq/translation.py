@@ -35,7 +35,7 @@ from keras_plm.training.schedules import WarmupLinearDecay
 
 TASK = MULTI30K.name
 SCORES = ("none", "dot", "scaled_dot", "bilinear", "cosine", "additive")
-LONGEST_TRAINED, LONGEST_TESTED = 4, 6  # captions in a row
+LONGEST_TRAINED, LONGEST_TESTED = 4, 6  # joined captions
 BUCKETS = (0, 10, 20, 30, 40, 50, 60, 80)  # boundaries, in words of the source
 LENGTHS = 12  # number of padded lengths; each one is compiled
 
@@ -165,7 +165,7 @@ def bleu_by_length(sources, references, outputs, buckets=BUCKETS):
 
 
 def by_captions(rows, lengths, losses, references, outputs):
-    """Scores the translations by the number of captions in a row, and by place in a row.
+    """Scores the translations by the number of joined captions, and by position in a row.
 
     Args:
         rows: Captions of each row, from `even_rows`.
@@ -176,7 +176,7 @@ def by_captions(rows, lengths, losses, references, outputs):
     Returns:
         A dict for each number of captions: `rows`; `bleu`; `length`, words of the outputs per word
         of the references; `too_few` and `too_many`, the fractions of rows with fewer or more full
-        stops than the reference; and `losses`, the mean loss of a token at each place.
+        stops than the reference; and `losses`, the mean loss of a token at each position.
     """
     found = []
     for count in sorted({len(row) for row in rows}):

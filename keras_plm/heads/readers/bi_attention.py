@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_plm.files.sequences import Tensor
 from keras_plm.layers import masked_softmax
+from keras_plm.layers._fused_softmax import wide_dtype
 
 
 @keras.saving.register_keras_serializable("keras_plm")
@@ -122,7 +123,7 @@ def pair_scores(kernel, first, second):
     both = ops.matmul(first * of_both, ops.swapaxes(second, 1, 2))
     dtype = first.dtype
     # Sums need at least float32, as in a matrix product.
-    wide = keras.backend.result_type(dtype, "float32")
+    wide = wide_dtype(first)
     parts = (both, first, second, of_first, of_second)
     both, first, second, of_first, of_second = (ops.cast(part, wide) for part in parts)
     scores = both + ops.sum(first * of_first, axis=-1)[:, :, None]
