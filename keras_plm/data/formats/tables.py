@@ -181,7 +181,8 @@ def _named(label, names, where):
     """Returns the name of a label, or of each tag of a list."""
     if isinstance(label, list):
         return [_named(tag, names, where) for tag in label]
-    number = int(label) if isinstance(label, str) and label.isdecimal() else label
+    digits = isinstance(label, str) and label.isdecimal() and len(label) < 19
+    number = int(label) if digits else label
     if not _is_number(number) or not 0 <= number < len(names):
         raise ValueError(
             f"{where}: A label must be the number of its name, from 0 to {len(names) - 1}. "

@@ -29,6 +29,7 @@ from keras_plm.files.writing import replacing
 FORMATS = ("word2vec", "binary", "glove")
 HEAD, BLOCK = 1 << 16, 1 << 20  # bytes of the first read, to detect the format, and of others
 LONGEST_LINE = 1 << 24  # bytes
+WIDEST = LONGEST_LINE // 4  # numbers of a vector
 NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?(nan|inf|infinity)", re.I)
 CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1f\x7f-\xff]")  # bytes that no number as text has
 
@@ -104,9 +105,13 @@ def read_vectors(
         first, _, rest = head.partition(b"\n")
         header = first.split()
         if len(header) == 2 and all(field.isdigit() for field in header):
-            count, dim = map(int, header)
-            if not dim:
-                raise ValueError(f"{path}:1: A vector needs a number or more. Received: {first!r}")
+            # More digits than a count needs; `int` refuses thousands of them.
+            count, dim = (int(field) if len(field) < 19 else 0 for field in header)
+            if not 0 < dim <= WIDEST or len(header[0]) > 18:
+                raise ValueError(
+                    f"{path}:1: A header must be the number of rows and their width, from 1 to "
+                    f"{WIDEST:,}. Received: {first[:60]!r}"
+                )
             read = _read_binary if _is_binary(rest, dim) else _read_text
         else:
             count, dim, rest, read = None, _width(path, first), head, _read_text
