@@ -351,7 +351,7 @@ class Runner:
         spent = time.monotonic() - begun - sum(trial["seconds"] for trial in trials)
         probe.log |= {
             "feature_bytes": sum(store.array.nbytes for store in stores[:2]),
-            "others_seconds": max(spent, 0.0),
+            "others_seconds": spent,  # below 0 if an earlier run fitted this probe
         }
         return (trials if searched is None else searched["trials"]), probe, predicted
 

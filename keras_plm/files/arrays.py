@@ -206,9 +206,9 @@ def _read_torch(path, skip):
 
 def _check_expansion(path, rule):
     """Raises if a ZIP archive expands to more than 50 times its size."""
-    if not zipfile.is_zipfile(path):
-        return  # a file of torch before 1.6
     try:
+        if not zipfile.is_zipfile(path):
+            return  # a file of torch before 1.6
         with zipfile.ZipFile(path) as archive:
             whole = sum(member.file_size for member in archive.infolist())
     except (zipfile.BadZipFile, ValueError, NotImplementedError, OverflowError) as error:

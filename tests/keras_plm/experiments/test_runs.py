@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import time
 
 import keras
 import numpy as np
@@ -29,6 +30,7 @@ from keras_plm.tokenizers import WordPiece
 from keras_plm.transfer import FineTune
 from keras_plm.transfer._probe_model import Probes
 from keras_plm.transfer.feature_store import fitting
+from keras_plm.transfer.probes import fit_probes
 from tests import ROOT
 from tests.helpers.checks import on_two_devices, under_torch
 from tests.helpers.small_runs import FAST, LETTERS, common, result_files
@@ -350,6 +352,24 @@ def test_a_missing_column_is_named_with_its_flag(encoder, tmp_path, capsys, name
         message = f"{name}: No column {missing!r}: name the {flag} column with --{flag}. "
         message += "Received: columns 'review', ' stars', 'doc'"
         assert message in capsys.readouterr().err
+
+
+@pytest.mark.backend_neutral
+def test_runs_of_a_common_fit_share_its_seconds(encoder, table, tmp_path, monkeypatch):
+    def slow(*arguments):
+        for found in fit_probes(*arguments):
+            time.sleep(0.8)
+            yield found
+
+    monkeypatch.setattr("keras_plm.experiments.runner.fit_probes", slow)
+    flags = ["layers", *table, *common(encoder, tmp_path), "--seeds", "1", *FAST, "--no-fine-tune"]
+    assert main(flags) == 0
+    results = [json.loads(f.read_text()) for f in result_files(tmp_path)]
+    assert len(results) > 4
+    for result in results:
+        (trial,) = result["trials"]
+        assert trial["seconds"] >= 0.8 / len(results) - 0.001
+        assert result["seconds"] >= round(trial["seconds"], 1) > 0
 
 
 @pytest.mark.full

@@ -1,6 +1,7 @@
 """Weights are read correctly, or an error names the file, the weight and the rule."""
 
 import json
+import struct
 
 import h5py
 import keras
@@ -256,3 +257,14 @@ def test_whole_numbers_are_no_weights(tmp_path, kind):
         file["layers/dense/vars/0"] = kernel.astype(kind)
     with pytest.raises(ValueError, match=rf"weights.h5: weights must be floats.*of {kind}"):
         check_model_file(path)
+
+
+def test_an_archive_of_several_disks_is_refused(tmp_path):
+    torch, path = pytest.importorskip("torch"), tmp_path / "w.bin"
+    torch.save({"w": torch.ones(2)}, path)
+    content = path.read_bytes()
+    end = content.rindex(b"PK\x05\x06")
+    locator = struct.pack("<4sLQL", b"PK\x06\x07", 1, 0, 2)  # of two disks
+    path.write_bytes(content[:end] + locator + content[end:])
+    with pytest.raises(ValueError, match=r"w\.bin must hold tensors .* a damaged archive"):
+        read_weights(path)
