@@ -51,7 +51,7 @@ class Choice:
     def seconds(self):
         """Median seconds of one training; those of seed 0 are divided by its number of trials."""
         return float(np.median([
-            r["seconds"] / (len(r["trials"]) if r["seed"] == 0 else 1) for r in self.results
+            r["seconds"] / (len(r["trials"]) or 1 if r["seed"] == 0 else 1) for r in self.results
         ]))  # fmt: skip
 
     def above(self, other):

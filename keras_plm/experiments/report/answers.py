@@ -12,6 +12,7 @@ from keras_plm.experiments.statistics import contrast_of
 
 SHOWN = ("flops", "learned_weights")  # keys of `COSTS`, next to seconds
 RESAMPLES = 1_000
+NEEDED = ("dev_score", "seconds", "trials")  # keys of a record that runs are compared by
 MOST_NAMED = 2  # names of runs that are not separable from the best one
 
 
@@ -48,7 +49,8 @@ def _choices(kept):
             continue
     for of_run in runs_of([result for result, _ in examples.values()]):
         first = of_run[0]
-        if "train" in (first.get("counts") or {}) and all("dev_score" in r for r in of_run):
+        whole = all(r.get(name) is not None for r in of_run for name in NEEDED)
+        if whole and "train" in (first.get("counts") or {}):
             tasks[first["task"]].append(of_run)
     found = {}
     for task, runs in tasks.items():

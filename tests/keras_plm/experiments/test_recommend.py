@@ -1,5 +1,7 @@
 """The recommendation of `layers`, on planted scores."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -146,3 +148,16 @@ def test_the_page_answers_for_each_task(tmp_path, examples, over):
 def test_without_two_runs_there_is_no_answer(tmp_path):
     plant(ResultFolder(tmp_path / "first"), "last", 0.8, "features", "last")
     assert answers({"first": tmp_path / "first"}) is None
+
+
+@pytest.mark.parametrize("key", ["trials", "dev_score"])
+def test_runs_without_search_are_not_compared(tmp_path, key):
+    kept = ResultFolder(tmp_path / "first")
+    for name, share in (("last", 0.8), ("layer_1", 0.79), ("embeddings", 0.78)):
+        plant(kept, name, share, "features", name)
+    path = kept.file(result_name("sst2", "mini", Run("features", layers="last").name, 0))
+    record = json.loads(path.read_text())
+    del record[key]
+    path.write_text(json.dumps(record))
+    (row,) = answers({"first": tmp_path / "first"}).rows
+    assert "; last" not in " ".join(row)
