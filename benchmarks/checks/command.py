@@ -1,4 +1,4 @@
-"""The command `check`: resuming after kills, several writers, several devices, and scaling."""
+"""The command `check`: resuming after kills, writers, probes, several devices, and scaling."""
 
 from benchmarks import RESULTS
 
@@ -9,7 +9,7 @@ def add_check(commands):
     text = "check properties of training that need more than a test"
     parser = commands.add_parser("check", help=text, description=text)
     checks = parser.add_subparsers(dest="check", required=True, metavar="CHECK")
-    for add in (_add_resume, _add_writers, _add_devices, _add_scaling):
+    for add in (_add_resume, _add_writers, _add_probes, _add_devices, _add_scaling):
         add(checks)
     for check in checks.choices.values():
         add_debug_flag(check)
@@ -68,6 +68,27 @@ def _run_writers(flags):
     from keras_plm.experiments.progress import console
 
     check_writers(flags.out, flags.trials, flags.processes, console.print)
+
+
+def _add_probes(checks):
+    from keras_plm.cli.run import add_data_flags
+
+    text = "compare linear heads that train in one fit with L-BFGS on three tasks"
+    parser = checks.add_parser("probes", help=text, description=text)
+    parser.add_argument(
+        "--encoder", default="all-MiniLM-L6-v2", metavar="DIR",
+        help="read the encoder of this folder or name (default all-MiniLM-L6-v2)",
+    )  # fmt: skip
+    add_data_flags(parser)
+    parser.add_argument("--out", required=True, metavar="FILE", help="JSON file to write")
+    parser.set_defaults(run=_run_probes)
+
+
+def _run_probes(flags):
+    from benchmarks.checks.probes import check_probes
+    from keras_plm.experiments.progress import console
+
+    check_probes(flags.encoder, flags.data, flags.feature_cache, flags.out, console.print)
 
 
 def _add_devices(checks):

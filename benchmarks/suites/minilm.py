@@ -10,6 +10,8 @@ import dataclasses
 import functools
 from pathlib import Path
 
+import numpy as np
+
 import keras_plm
 from benchmarks.suites.elmo.features import shown
 from benchmarks.suites.features_or_fine_tuning import differences, tiny_encoder, with_examples
@@ -19,7 +21,7 @@ from keras_plm.experiments.config import Run, summary
 from keras_plm.experiments.jobs import Job, Prerequisite
 from keras_plm.experiments.pretraining.word_vectors import Vectors, make_word_vectors
 from keras_plm.experiments.recommend import Choice, ranked, resampled_scores
-from keras_plm.experiments.report.result_tables import add_seed, layer_figure, place_of_layers
+from keras_plm.experiments.report.result_tables import add_seed, place_of_layers
 from keras_plm.experiments.results import ResultFolder, read_results
 from keras_plm.experiments.statistics import contrast_of
 from keras_plm.transfer import distinct_choices
@@ -278,13 +280,56 @@ def _scores(found):
 
 
 def figures(folder):
-    """Draws a picture for each task: the scores of the layers, with fine-tuning as a line."""
-    pictures = {}
-    for task, rows in read(folder).items():
-        drawn = [*_frozen(rows), *(rows[name] for name in ("fine-tuned",) if name in rows)]
-        results = [result for choice in drawn for result in choice.results]
-        pictures[f"minilm_{task}"] = layer_figure(results, task)
-    return pictures
+    """Draws the score of each layer under a linear head, a panel per task.
+
+    Lines show the frozen layers that are best on the dev set, and fine-tuning.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    found = read(folder)
+    columns = min(5, len(found))
+    rows = -(-len(found) // columns)
+    figure = Figure(figsize=(2.2 * columns, 1.9 * rows + 0.5), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False)
+    for axes, (task, of_task) in zip(grid.flat, found.items(), strict=False):
+        best = _frozen(of_task)[0]
+        layers = _single_layers(of_task)
+        means, deviations, _ = np.array([summary(c.results) for c in layers]).T * 100
+        (drawn,) = axes.plot(means, marker="o", markersize=4, color="#0072b2")
+        axes.fill_between(
+            range(len(means)), means - deviations, means + deviations, alpha=0.15, linewidth=0
+        )
+        lines = {"each frozen layer": drawn}
+        for name, choice, colour, dash in (
+            ("best frozen layers on the dev set", best, "#009e73", "--"),
+            ("fine-tuned", of_task.get("fine-tuned"), "#d55e00", "-"),
+        ):
+            if choice is not None:
+                height = 100 * summary(choice.results)[0]
+                lines[name] = axes.axhline(height, color=colour, linestyle=dash, linewidth=1.4)
+        metric = next(iter(best.results[0]["metrics"])).replace("_", " ")
+        axes.set_title(f"{task}{' (seen)' if task in SEEN else ''}\n{metric}", fontsize=8)
+        axes.tick_params(labelsize=7)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.grid(color="#e4e4e4", linewidth=0.8)
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
+    for axes in grid.flat[len(found) :]:
+        axes.remove()
+    figure.supxlabel("layer (0: embeddings)", fontsize=8)
+    figure.legend(
+        lines.values(), lines, loc="outside upper left", ncols=3, fontsize=8, frameon=False
+    )
+    return {"minilm": figure}
+
+
+def _single_layers(rows):
+    """Returns the `Choice`s of single layers, from the embeddings to the last."""
+    last = [rows["second_to_last"], rows["last"]] if "last" in rows else []
+    inner = [name for name in rows if name.startswith("layer_")]
+    inner.sort(key=lambda name: int(name.removeprefix("layer_")))
+    return [rows["embeddings"], *(rows[name] for name in inner), *last]
 
 
 SUITES = {

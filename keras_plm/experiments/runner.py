@@ -333,12 +333,12 @@ class Runner:
         method, head = run.build(run.grid[0], seed), run.head(self.task)
         if method.reader != "linear":
             return False
-        return can_probe(method, head, labels, self._features(run, seed, self.train_examples(run)))
+        return can_probe(method, head, labels, self.features(run, seed, self.train_examples(run)))
 
     def _probe(self, run, seed, labels, searched):
         """`(trials, probe, predictions)` of a run and seed, as `_search` and `_predict`."""
         parts = self.train_examples(run), self.dev_examples(run), self.parts(run)[0]["test"]
-        stores = [self._features(run, seed, part) for part in parts]  # not part of the fit's time
+        stores = [self.features(run, seed, part) for part in parts]  # not part of the fit's time
         begun = time.monotonic()
         if (run, seed) not in self._probed:
             self._fit_probes(run, seed, labels, stores)
@@ -491,7 +491,7 @@ class Runner:
             else []
         )
         if run.reads_features:
-            stores = [self._features(run, seed, part) for part in (train, dev)]
+            stores = [self.features(run, seed, part) for part in (train, dev)]
             word_stores = (
                 [self._word_store(run, part) for part in (train, dev)] if run.words else None
             )
@@ -519,14 +519,14 @@ class Runner:
         examples = read["test"]
         if run.reads_features:
             method = run.build(run.grid[0], seed)
-            store = self._features(run, seed, examples)
+            store = self.features(run, seed, examples)
             word_stores = self._word_store(run, examples) if run.words else None
             predicted = method.predict(run.head(self.task), model, store, labels, word_stores)
         else:
             predicted = model.predict(examples)
         return predicted if counts is None else part_sentences(predicted, counts["test"])
 
-    def _features(self, run, seed, examples):
+    def features(self, run, seed, examples):
         """Returns the features of some examples, extracted once for all choices of layers."""
         pool = run.build(run.grid[0], seed).store_pool(run.head(self.task))
         key = (run.method, seed if run.method == "randomly_initialised" else 0, pool, id(examples))

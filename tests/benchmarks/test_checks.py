@@ -4,10 +4,12 @@ import json
 import shutil
 import subprocess
 
+import numpy as np
 import pytest
 
 from benchmarks.__main__ import main
 from benchmarks.checks import writers
+from benchmarks.checks.probes import reference
 from benchmarks.checks.processes import run_together
 from benchmarks.checks.writers import KINDS, SETUP, try_writers
 
@@ -76,3 +78,17 @@ def test_the_command_writes_what_it_finds(tmp_path, monkeypatch, capsys):
     assert "token stream: 3 trials, 6 wrote" in capsys.readouterr().out
     assert main(["check", "writers", "--trials", "0", "--out", str(out)]) == 2
     assert "`trials` must be 1 or more. Received: 0" in capsys.readouterr().err
+
+
+def test_the_reference_of_probes_is_logistic_regression():
+    from sklearn.linear_model import LogisticRegression
+
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(200, 7)).astype("float32")
+    targets = (features @ rng.normal(size=(7, 3)) + rng.normal(size=(200, 3))).argmax(axis=1)
+    kernel, bias = reference(features, targets, 3, penalty=0.01)
+    peer = LogisticRegression(C=1 / (200 * 0.01), tol=1e-8, max_iter=1000).fit(features, targets)
+    shares = features @ kernel + bias
+    np.testing.assert_allclose(
+        shares - shares.mean(axis=1, keepdims=True), peer.decision_function(features), atol=2e-3
+    )

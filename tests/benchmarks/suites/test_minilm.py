@@ -31,10 +31,13 @@ def test_runs_small(data_folder, run, tmp_path):
     assert len(list(kept.names())) == 2 * (7 + 1)  # distinct choices of two layers, fine-tuning
     assert "| wikigold | 8 |" in shown and "| snli (seen) | 8 |" in shown
     assert "| fine-tuned |" in shown and "| elmo_mix |" in shown
-    pictures = minilm.figures(kept.path)
-    assert list(pictures) == ["minilm_wikigold", "minilm_snli"]
-    drawn = [text.get_text() for text in pictures["minilm_snli"].axes[0].get_yticklabels()]
-    assert {"elmo mix", "concat last four"} <= set(drawn)
+    (picture,) = minilm.figures(kept.path).values()
+    assert [axes.get_title() for axes in picture.axes] == [
+        "wikigold\nspan f1",
+        "snli (seen)\naccuracy",
+    ]
+    line = picture.axes[0].lines[0]
+    assert len(line.get_xdata()) == 3  # embeddings and two layers
 
 
 def test_each_part_is_complete_before_the_next(tmp_path):

@@ -1,0 +1,115 @@
+"""The check `probes`: linear heads trained together, next to L-BFGS on the same features.
+
+`fit_probes` trains linear heads with AdamW, dropout and the best epoch on the dev set. The
+reference minimises the cross-entropy of one head with scipy's L-BFGS, for several strengths of an
+L2 penalty. Both take the best score on the dev set.
+"""
+
+import dataclasses
+import time
+from pathlib import Path
+
+import numpy as np
+from scipy.optimize import minimize
+
+import keras_plm
+from keras_plm.datasets.tasks import TASKS
+from keras_plm.experiments.config import LINEAR_RATES, Run
+from keras_plm.experiments.environment import environment
+from keras_plm.experiments.runner import Runner
+from keras_plm.files.writing import write_json
+from keras_plm.transfer.layer_choices import layer_choice
+from keras_plm.transfer.probes import Probe, fit_probes
+
+TASKS_READ = {"wikigold": 0, "sst2": 20_000, "snli": 20_000}  # {task: most training examples}
+LAYERS = ("embeddings", "layer_4", "last", "concat_last_four")
+PENALTIES = (0.0, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
+ITERATIONS = 500
+
+
+def reference(features, targets, labels, penalty):
+    """Minimises the mean cross-entropy of a linear head plus `penalty / 2 |W|²`.
+
+    Args:
+        features: (N, F) float32.
+        targets: (N,) ids of K labels.
+        labels: K.
+        penalty: Weight of the penalty.
+
+    Returns:
+        `(W, b)`: (F, K) and (K,).
+    """
+    count, width = features.shape
+    rows = np.arange(count)
+
+    def value_and_gradient(flat):
+        kernel = flat[: width * labels].reshape(width, labels)
+        logits = features @ kernel.astype("float32") + flat[width * labels :]
+        logits -= logits.max(axis=1, keepdims=True)
+        shares = np.exp(logits)
+        sums = shares.sum(axis=1)
+        value = np.mean(np.log(sums) - logits[rows, targets]) + penalty / 2 * np.sum(kernel**2)
+        shares /= sums[:, None]
+        shares[rows, targets] -= 1
+        of_kernel = features.T @ shares.astype("float32") / count + penalty * kernel
+        return value, np.concatenate([of_kernel.ravel(), shares.mean(axis=0)])
+
+    found = minimize(
+        value_and_gradient, np.zeros((width + 1) * labels), jac=True, method="L-BFGS-B",
+        options={"maxiter": ITERATIONS},
+    )  # fmt: skip
+    return found.x[: width * labels].reshape(width, labels), found.x[width * labels :]
+
+
+def check_probes(encoder, data, cache, out, progress):
+    """Compares the two on the dev set of each task and layer choice, and writes a JSON file.
+
+    Args:
+        encoder: Folder or name of an encoder.
+        data, cache: Folders of data and of features.
+        out: The JSON file.
+        progress: Called with a line of text.
+    """
+    rows = []
+    layers = len(keras_plm.load(encoder)[0].output["layers"])
+    for name, limit in TASKS_READ.items():
+        runner = Runner(TASKS[name], data, encoder, str(Path(out).parent), cache)
+        run = Run("features", layers="last", train_limit=limit)
+        method, head = run.build(run.grid[0], 0), run.head(runner.task)
+        parts = runner.train_examples(run), runner.dev_examples(run)
+        stores = [runner.features(run, 0, part) for part in parts]
+        labels, metric = head.labels_of(parts[0]), next(iter(runner.task.metrics.values()))
+        rates = {choice: [float(r) for r in LINEAR_RATES.split(",")] for choice in LAYERS}
+        begun, together = time.monotonic(), {}
+        for _, probes in fit_probes(method, head, stores, *parts, labels, metric, rates):
+            for probe, trained in probes.items():
+                best = max(together.get(probe.layers, 0.0), trained.log["dev_score"] or 0.0)
+                together[probe.layers] = best
+        seconds = time.monotonic() - begun
+        truth = [example.label for example in parts[1]]
+        targets = head.targets(parts[0], labels)
+        if head.per_word:  # a long sentence is cut
+            targets = [of[:n] for of, n in zip(targets, stores[0].counts, strict=True)]
+        targets = np.concatenate([np.ravel(of_example) for of_example in targets])
+        for choice in LAYERS:
+            begun, indices = time.monotonic(), layer_choice(choice).indices(layers)
+            features = np.asarray(stores[0].array)[:, indices].astype("float32")
+            flat, scores = features.reshape(len(features), -1), {}
+            for penalty in PENALTIES:
+                kernel, bias = reference(flat, targets, len(labels), penalty)
+                kernel = kernel.reshape(len(indices), -1, len(labels))
+                probe = Probe(layer_choice(choice), {"kernel": kernel, "bias": bias}, {})
+                network = probe.task_network(head, labels, layers)
+                reader = dataclasses.replace(method, layers=choice)
+                scores[penalty] = metric(truth, reader.predict(head, network, stores[1], labels))
+            best = max(scores.values())
+            rows.append({
+                "task": name, "layers": choice, "train": len(parts[0]), "dev": len(parts[1]),
+                "together": together[choice], "lbfgs": best, "scores": scores,
+                "points": 100 * (together[choice] - best),
+                "seconds_together": seconds, "seconds_lbfgs": time.monotonic() - begun,
+            })  # fmt: skip
+            progress(
+                f"{name} {choice}: {100 * together[choice]:.1f} together, {100 * best:.1f} L-BFGS"
+            )
+            write_json(out, {"encoder": runner.name, "rows": rows, **environment()})
