@@ -459,9 +459,33 @@ def _tune():
                "CoNLL-2003 F1", verified=False, note="no CRF")  # fmt: skip
 
 
+def _minilm(task, label, **fields):
+    """Returns an arm of the suite `minilm`."""
+    free = dict.fromkeys(("train_limit", "dev_limit"), ANY)
+    return Arm(label, "minilm", task, "all-MiniLM-L6-v2", free | fields)
+
+
+def _released():
+    """Yields rows of a released encoder, on tasks whose data it has not seen.
+
+    No row compares its layers: its last layer was tuned to give vectors of sentences.
+    """
+    figures = {"wikigold": ("NER", 92.4, 92.2), "sst5": ("SST-2", 93.5, 93.0),
+               "mrpc": ("", 84.8, 78.1), "stsb": ("", 87.1, 82.9)}  # fmt: skip
+    for task, (on, *published) in figures.items():
+        tuned = _minilm(task, "MiniLM fine-tuned", method="fine_tune")
+        frozen = _minilm(task, "a linear head on its mix of frozen layers", method="features",
+                         layers="elmo_mix")  # fmt: skip
+        scratch = _minilm(task, "random weights, all trained", method="scratch")
+        yield _row(f"tune-minilm-{task}", tuned, frozen, f"{TUNE}, features and fine-tuning",
+                   tuple(published), on, verified=False)  # fmt: skip
+        yield _row(f"bert-end-minilm-{task}", tuned, scratch, f"{BERT}, conclusion",
+                   verified=False, conclusion=True)  # fmt: skip
+
+
 MIDDLE, LSTM = f"{LIU}, layers of Transformers", f"{LIU}, layers of LSTMs"
 CHOICE_ROWS = [
-    *_tune(),
+    *_tune(), *_released(),
     _row("liu-lstm-higher", _probe(1, "part of speech: a biLM's layer 1"), _probe(2, "layer 2"),
          LSTM),
     _row("liu-lstm-lower", _probe(1, "part of speech: a biLM's layer 1"), _probe(0, "layer 0"),

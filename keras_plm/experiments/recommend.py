@@ -36,7 +36,7 @@ class Choice:
             results: A `Record` for each seed.
             kept: Result of `ResultFolder.examples` for each seed.
         """
-        metric = next(iter(results[0]["metrics"]))
+        metric = next(iter(results[0]["metrics"]), None)
         if any(found is None or metric not in found for found in kept):
             return cls(name, tuple(results))
         kinds, parts = zip(*(found[metric] for found in kept), strict=True)

@@ -150,6 +150,16 @@ def test_without_two_runs_there_is_no_answer(tmp_path):
     assert answers({"first": tmp_path / "first"}) is None
 
 
+def test_a_result_without_metrics_has_no_examples(tmp_path):
+    kept = ResultFolder(tmp_path / "first")
+    for name, share in (("last", 0.8), ("layer_1", 0.79)):
+        plant(kept, name, share, "features", name)
+    for path in (tmp_path / "first").rglob("*-last.seed*.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"metrics": {}}))
+    (row,) = answers({"first": tmp_path / "first"}).rows
+    assert "seeds" in row
+
+
 @pytest.mark.parametrize("key", ["trials", "dev_score"])
 def test_runs_without_search_are_not_compared(tmp_path, key):
     kept = ResultFolder(tmp_path / "first")
