@@ -14,6 +14,7 @@ from keras_plm.experiments.progress import progress_bar, silence_ahead
 from keras_plm.experiments.report import sections as of_results
 from keras_plm.experiments.report.page import Page, looks_of
 from keras_plm.experiments.report.result_tables import layer_figure, markdown, of_runs
+from keras_plm.experiments.report.tables import blocks
 from keras_plm.experiments.results import marked, read_results
 
 CHECKS = {
@@ -48,18 +49,24 @@ def claims_of(root):
         return of_results.reason(Path(root), "*", error)
 
 
+def checked(text):
+    """Returns a table in Markdown; raises a ValueError if a row has more cells than its header."""
+    blocks(text)
+    return text
+
+
 def more_of(root):
     """Returns `more` and `more_left_out` of a `Page`: the tables of encoders and speed."""
     root, more, left_out = Path(root), {}, {}
     try:
-        more["encoders", "Our own encoders"] = compare_encoders.markdown(root)
+        more["encoders", "Our own encoders"] = checked(compare_encoders.markdown(root))
     except (ValueError, *of_results.ODD) as error:
         if (root / compare_encoders.FILE).is_file():
             left_out["encoders"] = of_results.reason(root, compare_encoders.FILE, error)
     try:
         titles = {suite.results: suite.title for suite in suites().values()} | CHECKS
         for mark, text in speed_tables(root).items():
-            more[mark, titles[mark]] = text
+            more[mark, titles[mark]] = checked(text)
     except (ValueError, *of_results.ODD) as error:
         left_out["speed"] = of_results.reason(root, "speed*.json", error)
     return more, left_out

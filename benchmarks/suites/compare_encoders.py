@@ -9,6 +9,7 @@ import keras_plm
 from keras_plm.data.corpus import split_sentences
 from keras_plm.data.task import find_file
 from keras_plm.experiments.environment import environment
+from keras_plm.experiments.report.tables import cell
 from keras_plm.experiments.results import read_json
 from keras_plm.files.writing import write_json
 from keras_plm.models import BERT, GPT, ELMo, RecurrentLM
@@ -113,9 +114,9 @@ def markdown(results):
     order = {kind.__name__: i for i, kind in enumerate((BERT, ELMo, GPT, RecurrentLM))}
     for row in sorted(read_json(path)["rows"], key=lambda row: order[row["model"]]):
         read = row["tokens"] / row["tokens_per_word"] / 1e6
-        machine = f"{row['device']}, {row['backend']}, {row['precision']}"
+        machine = cell(f"{row['device']}, {row['backend']}, {row['precision']}")
         text.append(
-            f"| {row['encoder']} | {read:.1f} | {row['weights'] / 1e6:.1f} | "
+            f"| {cell(row['encoder'])} | {read:.1f} | {row['weights'] / 1e6:.1f} | "
             f"{row['flop'] / 1e15:.2f} | {row['seconds'] / 3600:.1f} | {machine} | "
             f"{_said(row)} |"
         )

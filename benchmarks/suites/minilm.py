@@ -37,6 +37,21 @@ READERS = {
     "squad": (("reader", "bidaf"), ("train_limit", 2_000)),
 }
 RANDOM_TASKS = ("wikigold", "sst5", "mrpc", "stsb")  # LoRA and random weights
+# Columns and rows of the short table in README: tasks, and methods with their rows. `None` selects
+# the frozen layers that are best on the dev set.
+BRIEF_TASKS = {
+    "wikigold": "names: WikiGold (F1)",
+    "sst5": "sentiment: SST-5 (accuracy)",
+    "mrpc": "paraphrase: MRPC (accuracy)",
+}
+BRIEF_ROWS = {
+    "embeddings, frozen": "embeddings",
+    "last layer, frozen": "last",
+    "best layers on the dev set, frozen": None,
+    "mix of all layers, frozen": "elmo_mix",
+    "fine-tuned": "fine-tuned",
+    "random weights, all trained": "random weights, all trained",
+}
 PROBES, FINE_TUNED, NETWORKS, OTHERS = range(4)  # stages, each complete before the next
 
 
@@ -260,6 +275,21 @@ def interval(choice, kept):
     return f"{100 * found.mean:.1f} [{100 * found.low:.1f}, {100 * found.high:.1f}]"
 
 
+def brief(folder):
+    """Returns the short table for README: scores of some tasks with their 95 % intervals."""
+    found, kept = read(folder), ResultFolder(folder)
+    text = [f"| | {' | '.join(BRIEF_TASKS.values())} |", "|---|" + "---:|" * len(BRIEF_TASKS)]
+    for name, row in BRIEF_ROWS.items():
+        cells = []
+        for task in BRIEF_TASKS:
+            rows = found.get(task, {})
+            choice = _frozen(rows)[0] if rows and row is None else rows.get(row)
+            note = f" ({choice.name.replace('_', ' ')})" if choice and row is None else ""
+            cells.append(f"{interval(choice, kept)}{note}" if choice else "")
+        text.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(text) + "\n"
+
+
 def _scores(found):
     tasks = list(found)
     heads = []
@@ -341,5 +371,6 @@ SUITES = {
         published="2019-03",
         jobs=jobs_of,
         flags=("encoder", "features", "feature_gb"),
+        brief=brief,
     ),
 }
