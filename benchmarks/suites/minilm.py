@@ -30,6 +30,13 @@ ENCODER = "all-MiniLM-L6-v2"
 GLOVE = "glove/glove.6B.50d.top50k.txt"
 # The model card lists SNLI (with MultiNLI) and SQuAD among the data of the contrastive tuning.
 SEEN = ("snli", "squad")
+TITLES = {
+    "wikigold": "WikiGold: names", "wnut17": "WNUT-17: names",
+    "ud_english_ewt": "EWT: part of speech", "sst2": "SST-2: sentiment",
+    "sst5": "SST-5: sentiment", "cr": "CR: sentiment", "subj": "SUBJ: subjectivity",
+    "cola": "CoLA: acceptability", "mrpc": "MRPC: paraphrase", "rte": "RTE: entailment",
+    "stsb": "STS-B: similarity", "snli": "SNLI: entailment", "squad": "SQuAD: answers",
+}  # fmt: skip
 READERS = {
     "wikigold": (("reader", "bilstm_crf"), ("character_filters", 64)),
     "sst5": (("reader", "bcn"),),
@@ -339,7 +346,8 @@ def figures(folder):
                 height = 100 * summary(choice.results)[0]
                 lines[name] = axes.axhline(height, color=colour, linestyle=dash, linewidth=1.4)
         metric = next(iter(best.results[0]["metrics"])).replace("_", " ")
-        axes.set_title(f"{task}{' (seen)' if task in SEEN else ''}\n{metric}", fontsize=8)
+        seen = " (seen)" if task in SEEN else ""
+        axes.set_title(f"{TITLES[task]}{seen}\n{metric}", fontsize=8)
         axes.tick_params(labelsize=7)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(color="#e4e4e4", linewidth=0.8)

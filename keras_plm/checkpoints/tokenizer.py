@@ -335,8 +335,9 @@ def _warn_of_lengths(folder, said):
     shortest = min((length for length in lengths if length is not None), default=None)
     if positions is not None and shortest is not None and shortest < positions:
         warnings.warn(
-            f"{folder} cuts texts to {shortest} tokens if `transformers` truncates; its model "
-            f"reads {positions}. `pack` cuts with `max_length={shortest}`.",
+            f"The tokenizer of {folder} limits texts to {shortest} tokens, the model reads "
+            f"{positions}. Here the model's limit counts; `max_length={shortest}` sets the "
+            "tokenizer's.",
             stacklevel=4,
         )
 

@@ -4,6 +4,7 @@ import argparse
 import logging
 import os
 import sys
+import warnings
 
 import keras_plm
 from keras_plm.cli import data, infer, report, run, train
@@ -80,10 +81,13 @@ def run_command(parser, adders, arguments=None):
     set_environment()
     from glue_tasks.errors import show_error
 
-    debug = False
+    debug, formatted = False, warnings.formatwarning
+    warnings.formatwarning = lambda message, *about, **more: f"Warning: {message}\n"
     try:
         flags = add_commands(parser, adders).parse_args(arguments)
         debug = flags.debug
+        if debug:
+            warnings.formatwarning = formatted
         flags.run(flags)
     except BrokenPipeError:  # the reader of a pipe has ended, as in `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -93,6 +97,8 @@ def run_command(parser, adders, arguments=None):
     except KeyboardInterrupt as error:
         print("\nstopped; finished work is kept", file=sys.stderr)
         return getattr(error, "exit_status", 130)
+    finally:
+        warnings.formatwarning = formatted
     return 0
 
 

@@ -33,8 +33,8 @@ def test_runs_small(data_folder, run, tmp_path):
     assert "| fine-tuned |" in shown and "| elmo_mix |" in shown
     (picture,) = minilm.figures(kept.path).values()
     assert [axes.get_title() for axes in picture.axes] == [
-        "wikigold\nspan f1",
-        "snli (seen)\naccuracy",
+        "WikiGold: names\nspan f1",
+        "SNLI: entailment (seen)\naccuracy",
     ]
     line = picture.axes[0].lines[0]
     assert len(line.get_xdata()) == 3  # embeddings and two layers

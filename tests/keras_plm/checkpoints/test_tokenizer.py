@@ -462,7 +462,7 @@ def test_byte_order_marks_line_ends_and_lengths(tmp_path):
     assert load_tokenizer(folder).vocabulary == vocabulary()
     settings = {"do_lower_case": False, "model_max_length": 256}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    with pytest.warns(UserWarning, match="cuts texts to 256 tokens .* `max_length=256`"):
+    with pytest.warns(UserWarning, match="limits texts to 256 tokens.* `max_length=256`"):
         load_tokenizer(folder)
 
 

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import warnings
 from pathlib import Path
 
 import pytest
@@ -199,3 +200,15 @@ def test_debug_shows_the_traceback(monkeypatch, tmp_path, capsys):
         assert error == "error: KeyError: 'wrong' (--debug shows the traceback)\n"
         assert command("--debug") == 2
         assert "Traceback" in capsys.readouterr().err
+
+
+def test_warnings_show_no_code(monkeypatch):
+    before, shown = warnings.formatwarning, []
+
+    def warned(flags):
+        shown.append(warnings.formatwarning("The file is old.", UserWarning, "a.py", 1))
+
+    monkeypatch.setattr("keras_plm.cli.data.run_data", warned)
+    assert main(["data"]) == 0 and main(["--debug", "data"]) == 0
+    assert shown[0] == "Warning: The file is old.\n" and "a.py:1" in shown[1]
+    assert warnings.formatwarning is before
