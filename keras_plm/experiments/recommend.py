@@ -177,7 +177,9 @@ def recommendation(frozen, tuned=None):
     taken = duration(tuned.seconds)
     cost = f"{taken} for one training, compared with less than {LEAST} s"
     if best.seconds >= LEAST:
-        cost = f"{tuned.seconds / best.seconds:.1f} times the cost of one training ({taken})"
+        ratio = tuned.seconds / best.seconds
+        shown = f"{ratio:.1f}" if ratio < 10 else f"{ratio:,.0f}"
+        cost = f"{shown} times the cost of one training ({taken})"
     apart: Difference | None = tuned.above(best)
     if apart is None:
         gain = 100 * (summary(tuned.results)[0] - summary(best.results)[0])

@@ -293,5 +293,5 @@ def layer_figure(results, task):
     for row in table:
         row["layers"] = plot_text(row["layers"])
     means = {plot_text(name): mean for name, mean in means.items()}
-    title = f"{plot_text(task)}: frozen features by layers read"
+    title = f"{plot_text(task)}: frozen features by choice of layers"
     return score_by_layer(table, title, plot_text(metric), means)

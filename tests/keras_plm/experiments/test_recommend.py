@@ -83,7 +83,7 @@ def test_a_fit_that_was_held_up_does_not_stand_for_all():
 def test_fine_tuning_is_worth_it_where_it_is(share, words):
     frozen = [choice("last", 0.8), choice("embeddings", 0.5)]
     said = recommendation(frozen, choice("fine-tuned", share, seconds=120.0, seed=3))
-    assert words in said and "12.0 times the cost of one training (2 min)" in said
+    assert words in said and "12 times the cost of one training (2 min)" in said
     at_once = [choice("last", 0.8, seconds=0.0)]
     said = recommendation(at_once, choice("fine-tuned", share, seconds=4.0, seed=3))
     assert "at 4 s for one training, compared with less than 0.1 s" in said
