@@ -488,7 +488,11 @@ def _rebuilt(text):
         f"{where} must be a tokenizer of the package `tokenizers`. Received: one that it refuses"
     ):
         built = tokenizers.Tokenizer.from_str(text)
-    vocabulary = built.get_vocab()
+    vocabulary, unknown = built.get_vocab(), getattr(built.model, "unk_token", None)
+    if unknown is not None and unknown not in vocabulary:
+        raise ValueError(
+            f"{where} must have its `unk_token` in its vocabulary. Received: {unknown!r:.60}"
+        )
     check_added_ids(where, saved.get("added_tokens") or [], vocabulary)
     saved_vocabulary(where, vocabulary)  # a unigram may occur twice
     return built

@@ -546,6 +546,7 @@ UNIGRAM = {"type": "Unigram", "unk_id": 0, "vocab": [["a", 0.0], ["b", -1.0]]}
         ({"json_model": {**BPE, "vocab": {"a": 0, "b": 0}}}, "each id once"),
         ({"json_model": {**BPE, "vocab": {"a": 0, "b": 7}}}, "without a gap"),
         ({"json_model": {**BPE, "dropout": 0.5}}, "`model.dropout` must be null"),
+        ({"json_model": {**BPE, "unk_token": "[UNK]"}}, "must have its `unk_token` in its vocab"),
         ({"json_model": {**BPE, "merges": [["a", "c"]]}}, "must be a tokenizer of the package"),
         ({"json_model": {**UNIGRAM, "unk_id": 9}}, "must be a tokenizer of the package"),
         ({"json_model": {**UNIGRAM, "vocab": [["a", 0.0], ["a", -1.0]]}, "json_added_tokens": []},
