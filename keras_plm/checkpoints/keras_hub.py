@@ -489,7 +489,7 @@ def _rebuilt(text):
     ):
         built = tokenizers.Tokenizer.from_str(text)
     vocabulary, unknown = built.get_vocab(), getattr(built.model, "unk_token", None)
-    if unknown is not None and unknown not in vocabulary:
+    if unknown is not None and unknown not in built.get_vocab(with_added_tokens=False):
         raise ValueError(
             f"{where} must have its `unk_token` in its vocabulary. Received: {unknown!r:.60}"
         )
