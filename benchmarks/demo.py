@@ -15,7 +15,7 @@ from keras_plm.experiments.progress import console, now_and_then
 from keras_plm.experiments.recommend import Choice
 from keras_plm.experiments.report.result_tables import layer_figure
 from keras_plm.experiments.runner import Runner
-from keras_plm.experiments.statistics import contrast
+from keras_plm.experiments.statistics import resampled, score_interval
 from keras_plm.files.writing import replacing, write_json, write_text
 from keras_plm.transfer import distinct_choices, layer_choice
 
@@ -154,7 +154,7 @@ def table(frozen, fresh, tuned):
 
 def _score(choice):
     mean = summary(choice.results)[0]
-    found = contrast(choice.kind, [(1, choice.parts)])
+    found = score_interval(choice.kind, resampled(choice.kind, choice.parts))
     return f"{100 * mean:.1f} [{100 * found.low:.1f}, {100 * found.high:.1f}]"
 
 

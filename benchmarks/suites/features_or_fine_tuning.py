@@ -23,7 +23,7 @@ from keras_plm.experiments.report.result_tables import (
     place_of_layers,
 )
 from keras_plm.experiments.results import ResultFolder, read_results
-from keras_plm.experiments.statistics import contrast_of
+from keras_plm.experiments.statistics import contrast_of, score_interval
 from keras_plm.models import BERT, GPT, ELMo
 from keras_plm.plots import score_by_layer
 from keras_plm.tokenizers import BytePair, Characters, WordPiece
@@ -419,7 +419,7 @@ def brief(folder):
         chosen = [_brief_choice(rows, names, kind, row) for _, kind, row in BRIEF_ROWS]
         read_in = [choice and with_examples(choice, kept) for choice in chosen]
         scores = iter(resampled_scores([choice for choice in read_in if choice]))
-        columns.append([_interval(next(scores)) if choice else "" for choice in read_in])
+        columns.append([_interval(choice, next(scores)) if choice else "" for choice in read_in])
     for (name, *_), *cells in zip(BRIEF_ROWS, *columns, strict=True):
         text.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(text) + "\n\n" + BRIEF_NOTE
@@ -439,10 +439,10 @@ def _kind(name):
     return next((kind for kind in list(KINDS)[1:] if kind in name), "words")
 
 
-def _interval(scores):
+def _interval(choice, scores):
     if scores is None:
         return ""
-    found = contrast_of([(1, scores)])
+    found = score_interval(choice.kind, scores)
     return f"{100 * found.mean:.1f} [{100 * found.low:.1f}, {100 * found.high:.1f}]"
 
 

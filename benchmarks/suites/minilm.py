@@ -23,7 +23,7 @@ from keras_plm.experiments.pretraining.word_vectors import Vectors, make_word_ve
 from keras_plm.experiments.recommend import Choice, ranked, resampled_scores
 from keras_plm.experiments.report.result_tables import add_seed, place_of_layers
 from keras_plm.experiments.results import ResultFolder, read_results
-from keras_plm.experiments.statistics import contrast_of
+from keras_plm.experiments.statistics import score_interval
 from keras_plm.transfer import distinct_choices
 
 ENCODER = "all-MiniLM-L6-v2"
@@ -49,7 +49,7 @@ RANDOM_TASKS = ("wikigold", "sst5", "mrpc", "stsb")  # LoRA and random weights
 BRIEF_TASKS = {
     "wikigold": "names: WikiGold (F1)",
     "sst5": "sentiment: SST-5 (accuracy)",
-    "mrpc": "paraphrase: MRPC (accuracy)",
+    "stsb": "similarity: STS-B (Pearson)",
 }
 BRIEF_ROWS = {
     "embeddings, frozen": "embeddings",
@@ -241,44 +241,36 @@ def markdown(folder):
 
 
 def _summary(found, kept):
-    text = [
-        "| task | training examples | best frozen layers on the dev set | score | minus last layer "
-        "| minus embeddings | fine-tuned | gain of fine-tuning | time, fine-tuned : frozen |",
-        "|---|---:|---|---:|---:|---:|---:|---:|---:|",
-    ]
+    heads = ["training examples", "best frozen layers on the dev set", "score"]
+    heads += ["minus last layer", "minus embeddings"]
+    any_tuned = any("fine-tuned" in rows for rows in found.values())
+    if any_tuned:
+        heads += ["fine-tuned", "gain of fine-tuning", "time, fine-tuned : frozen"]
+    text = [f"| task | {' | '.join(heads)} |", "|---|---:|---|" + "---:|" * (len(heads) - 2)]
     for task, rows in found.items():
         best, tuned = _frozen(rows)[0], rows.get("fine-tuned")
-        others = {"last": rows.get("last"), "embeddings": rows.get("embeddings"), "tuned": tuned}
-        gains = differences(
-            {
-                name: (other, best) if name == "tuned" else (best, other)
-                for name, other in others.items()
-                if other is not None and other is not best
-            },
-            kept,
-        )
-        first = best.results[0]
-        cells = [
-            f"{task}{' (seen)' if task in SEEN else ''}",
-            f"{first['counts']['train']:,}",
-            best.name,
-            interval(best, kept),
-            gains.get("last", ""),
-            gains.get("embeddings", ""),
-            "" if tuned is None else interval(tuned, kept),
-            gains.get("tuned", ""),
-            "" if tuned is None else f"{tuned.seconds / max(best.seconds, 0.1):,.0f}",
-        ]
-        text.append(f"| {' | '.join(cells)} |")
+        pairs = {name: (best, rows.get(name)) for name in ("last", "embeddings")}
+        pairs["tuned"] = (tuned, best)
+        pairs = {key: pair for key, pair in pairs.items() if all(pair) and pair[0] is not pair[1]}
+        gains = differences(pairs, kept)
+        cells = [f"{best.results[0]['counts']['train']:,}", best.name, interval(best, kept)]
+        cells += [gains.get("last", ""), gains.get("embeddings", "")]
+        if tuned is not None:
+            cells += [interval(tuned, kept), gains.get("tuned", "")]
+            cells.append(f"{tuned.seconds / max(best.seconds, 0.1):,.0f}")
+        cells += [""] * (len(heads) - len(cells))
+        seen = " (seen)" if task in SEEN else ""
+        text.append(f"| {task}{seen} | {' | '.join(cells)} |")
     return "\n".join(text) + "\n"
 
 
 def interval(choice, kept):
     """Formats the mean score of a choice with its interval over seeds and test examples."""
-    (scores,) = resampled_scores([with_examples(choice, kept)])
+    choice = with_examples(choice, kept)
+    (scores,) = resampled_scores([choice])
     if scores is None:
         return shown(choice.results)
-    found = contrast_of([(1, scores)])
+    found = score_interval(choice.kind, scores)
     return f"{100 * found.mean:.1f} [{100 * found.low:.1f}, {100 * found.high:.1f}]"
 
 
@@ -293,7 +285,8 @@ def brief(folder):
             choice = _frozen(rows)[0] if rows and row is None else rows.get(row)
             note = f" ({choice.name.replace('_', ' ')})" if choice and row is None else ""
             cells.append(f"{interval(choice, kept)}{note}" if choice else "")
-        text.append(f"| {name} | {' | '.join(cells)} |")
+        if any(cells):
+            text.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(text) + "\n"
 
 

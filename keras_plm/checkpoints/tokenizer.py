@@ -3,6 +3,7 @@
 import os
 import re
 import warnings
+from pathlib import Path
 
 from keras_plm.files.json_files import read_json, shown
 from keras_plm.files.opening import read_text
@@ -335,9 +336,9 @@ def _warn_of_lengths(folder, said):
     shortest = min((length for length in lengths if length is not None), default=None)
     if positions is not None and shortest is not None and shortest < positions:
         warnings.warn(
-            f"The tokenizer of {folder} limits texts to {shortest} tokens, the model reads "
-            f"{positions}. Here the model's limit counts; `max_length={shortest}` sets the "
-            "tokenizer's.",
+            f"The tokenizer of {Path(folder).name} limits texts to {shortest} tokens, its model to "
+            f"{positions}. Texts are cut at {positions} tokens, or at {shortest} with "
+            f"`max_length={shortest}`.",
             stacklevel=4,
         )
 

@@ -277,6 +277,7 @@ def run_layers(flags):
     choices = list(read(runner, results, runs, names))
     if flags.method == "features" and choices:
         tuned = next(read(runner, results, tuning, ["fine-tuned"] * len(tuning)), None)
+        console.print()
         console.print(
             recommend.markdown(choices, tuned), recommend.recommendation(choices, tuned), sep="\n"
         )

@@ -180,13 +180,14 @@ def recommendation(frozen, tuned=None):
         ratio = tuned.seconds / best.seconds
         shown = f"{ratio:.1f}" if ratio < 10 else f"{ratio:,.0f}"
         cost = f"{shown} times the cost of one training ({taken})"
-    apart: Difference | None = tuned.above(best)
+    apart: Difference | None = best.above(tuned)
     if apart is None:
         gain = 100 * (summary(tuned.results)[0] - summary(best.results)[0])
         return (
             f"{words} Fine-tuning differs from it by {gain:+.1f} points, without an interval, at "
             f"{cost}."
         )
+    apart = -apart  # the interval of the table, with the other sign
     if apart.low > 0:
         return f"{words} Fine-tuning is better: {apart} points, at {cost}."
     if apart.high < 0:

@@ -98,6 +98,7 @@ SCORES = {
     "matthews": _of_cells,
     "correlation": _of_products,
 }
+SIGNED = ("matthews", "correlation")  # kinds of scores from -1 to 1; others begin at 0
 # Each metric: its kind, and a function for the terms that each example adds to its sums.
 METRICS = {
     metrics.accuracy: ("mean", _equal),
@@ -149,6 +150,12 @@ class Difference:
     high: float
     p: float
     seeds: tuple
+
+    def __neg__(self):
+        """The difference of the two methods in the other order."""
+        return dataclasses.replace(
+            self, mean=-self.mean, low=-self.high, high=-self.low, seeds=self.seeds[::-1]
+        )
 
     def __str__(self):
         return f"{100 * self.mean:+.1f} [{100 * self.low:+.1f}, {100 * self.high:+.1f}]"
@@ -267,6 +274,22 @@ def contrast_of(terms, seed=0, few_seeds=True):
     sides = np.sum(found <= 0) + 1, np.sum(found >= 0) + 1
     p = min(1.0, 2 * min(sides) / (resamples + 1))
     return Difference(float(mean), float(low), float(high), float(p), tuple(seeds))
+
+
+def score_interval(kind, scores):
+    """Computes the interval of one score, within the range of the score.
+
+    With two seeds the interval of `contrast_of` may exceed it.
+
+    Args:
+        kind: A key of `SCORES`.
+        scores: Result of `resampled`.
+
+    Returns:
+        A `Difference` from 0.
+    """
+    found, least = contrast_of([(1, scores)]), -1.0 if kind in SIGNED else 0.0
+    return dataclasses.replace(found, low=max(found.low, least), high=min(found.high, 1.0))
 
 
 def holm(values):

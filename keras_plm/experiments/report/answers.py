@@ -8,7 +8,7 @@ from keras_plm.experiments.recommend import Choice, ranked, resampled_scores
 from keras_plm.experiments.report.costs import COSTS, name_of, runs_of
 from keras_plm.experiments.report.tables import Table, cell
 from keras_plm.experiments.results import SEEDS, ResultFolder
-from keras_plm.experiments.statistics import contrast_of
+from keras_plm.experiments.statistics import contrast_of, score_interval
 
 SHOWN = ("flops", "learned_weights")  # keys of `COSTS`, next to seconds
 RESAMPLES = 1_000
@@ -76,7 +76,7 @@ def _answer(choices):
     if scores_of_best is None:
         mean, low, high = _interval([(1, best)])
     else:
-        found = contrast_of([(1, scores_of_best)])
+        found = score_interval(best.kind, scores_of_best)
         mean, low, high = found.mean, found.low, found.high
     first = best.results[0]
     interval = f" [{100 * low:.1f}, {100 * high:.1f}]" if np.isfinite(low) else ""

@@ -187,16 +187,19 @@ def _where(result):
 
 
 def place_of_layers(layers):
-    """Returns the position of a choice of layers: the order of the paper, then single layers."""
-    names = list(LAYER_CHOICES)
-    if layers in names:
-        return names.index(layers)
-    number = layers.rpartition("_")[2]  # empty for methods that train the encoder
-    return len(names) + (int(number) if number.isdecimal() else 0)
+    """Returns the position of a choice of layers: single layers by depth, then combinations."""
+    if layers in ("", "embeddings"):  # "" for methods that train the encoder
+        return 0
+    number = layers.rpartition("_")[2]
+    if number.isdecimal():
+        return int(number)
+    ends = ["second_to_last", "last"]
+    names = ends + [name for name in LAYER_CHOICES if name not in ends]
+    return 10_000 + (names.index(layers) if layers in names else len(names))
 
 
 def _place(result):
-    """Returns the position of a result in a table: choices of layers in the paper's order."""
+    """Returns the position of a result in a table: choices of layers from the lowest up."""
     fields = result["settings"]
     layers = place_of_layers(fields["layers"])
     method = ORDER.index(result["method"])

@@ -9,6 +9,7 @@ from keras_plm.experiments.config import ALWAYS, Run
 from keras_plm.experiments.report.result_tables import (
     layer_figure,
     markdown,
+    place_of_layers,
 )
 
 pytestmark = pytest.mark.backend_neutral
@@ -206,3 +207,10 @@ class TestRunsThatDifferInOneSetting:
     def test_a_seed_is_there_once(self):
         with pytest.raises(ValueError, match="one result per seed.*e.fine_tune.seed0.json and"):
             markdown([self.of(0.5, 0), self.of(0.7, 0)])
+
+
+def test_layers_are_sorted_by_depth():
+    names = ["last", "elmo_mix", "layer_10", "embeddings", "layer_2", "second_to_last", "mean_all"]
+    assert sorted(names, key=place_of_layers) == [
+        "embeddings", "layer_2", "layer_10", "second_to_last", "last", "mean_all", "elmo_mix"
+    ]  # fmt: skip

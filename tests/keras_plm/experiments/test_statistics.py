@@ -7,7 +7,17 @@ import pytest
 
 from keras_plm import metrics
 from keras_plm.experiments.results import ResultFolder
-from keras_plm.experiments.statistics import SCORES, contrast, difference, holm, summands
+from keras_plm.experiments.statistics import (
+    SCORES,
+    Difference,
+    contrast,
+    contrast_of,
+    difference,
+    holm,
+    resampled,
+    score_interval,
+    summands,
+)
 
 pytestmark = pytest.mark.backend_neutral
 
@@ -162,3 +172,20 @@ def test_examples_belong_to_their_result(tmp_path):
     (tmp_path / "r" / "x.seed0.npz").write_bytes(b"PK half")
     with pytest.raises(ValueError, match="must be a whole .npz file"):
         kept.examples(name, "a")
+
+
+def test_intervals_of_scores_stay_in_their_range():
+    parts = np.zeros((2, 9, 2))
+    parts[..., 1] = 1
+    parts[0, :8, 0] = parts[1, :4, 0] = 1  # the two seeds differ much
+    scores = resampled("mean", parts)
+    wide = contrast_of([(1, scores)])
+    assert wide.low < 0 and wide.high > 1
+    found = score_interval("mean", scores)
+    assert (found.low, found.high, found.mean) == (0.0, 1.0, wide.mean)
+    assert score_interval("correlation", scores).low == -1.0
+
+
+def test_a_difference_has_a_negative():
+    found = Difference(0.1, -0.2, 0.3, 0.5, (3, 5))
+    assert -found == Difference(-0.1, -0.3, 0.2, 0.5, (5, 3))
