@@ -25,8 +25,8 @@ BY_LAYER = "_by_layer"  # end of the names of plots of scores by layer
 LONG = 40  # rows; a longer table scrolls in its own box
 HOW = (
     "Scores are in points: means over seeds ± their standard deviation, with the number of seeds "
-    "in parentheses. A dev set chose learning rates and epochs, by the same search for all runs of "
-    "a table. Bold marks the best mean of a column. It may not be separable from the next one."
+    "in parentheses. A dev set chose learning rates and epochs. Bold marks the best mean of a "
+    "column. It may not be separable from the next one."
 )
 ANSWERS = (
     "The dev set ranks the runs of a task. The score is that of the first one on the evaluation "

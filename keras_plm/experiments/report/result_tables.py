@@ -242,7 +242,20 @@ def markdown(results):
             shown.append(f"**{number}**" if mean == best[task] else number)
         name = cell(f"{encoder}: {name}" if many else name)
         lines.append(f"| {name} | {' | '.join(shown)} |")
+    if found := _mixed_epochs(results, tasks):
+        lines += ["", found]
     return "\n".join(lines) + "\n"
+
+
+def _mixed_epochs(results, tasks):
+    """Returns a sentence on tasks whose runs have different numbers of epochs, or ""."""
+    mixed = []
+    for task in tasks:
+        epochs = {r["settings"].get("epochs") for r in results if r["task"] == task}
+        epochs = sorted(epochs - {None})
+        if len(epochs) > 1:
+            mixed.append(f"{cell(task)} ({', '.join(map(str, epochs))})")
+    return f"Runs have different numbers of epochs on {', '.join(mixed)}." if mixed else ""
 
 
 def _usual_limit(results, task):

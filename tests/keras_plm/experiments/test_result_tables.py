@@ -214,3 +214,10 @@ def test_layers_are_sorted_by_depth():
     assert sorted(names, key=place_of_layers) == [
         "embeddings", "layer_2", "layer_10", "second_to_last", "last", "mean_all", "elmo_mix"
     ]  # fmt: skip
+
+
+def test_a_table_names_different_numbers_of_epochs():
+    of = [result("features", "t", 0.5, 0, epochs=3), result("fine_tune", "t", 0.6, 0, epochs=3)]
+    assert "epochs" not in markdown(of)
+    of.append(result("scratch", "t", 0.4, 0, epochs=10))
+    assert "\n\nRuns have different numbers of epochs on t (3, 10).\n" in markdown(of)
