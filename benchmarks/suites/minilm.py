@@ -195,10 +195,10 @@ def _read_glove(folder, data, progress):
 
 def row_of(result):
     """Returns `(position, name)` of a result's row in tables."""
-    fields, words = result["settings"], "words" if result["encoder"].startswith("glove") else ""
-    method, linear = result["method"], fields["reader"] == "linear"
-    if not linear:
-        return (2, 0), f"{'GloVe' if words else 'frozen, mix of layers'}, the task's network"
+    fields, method = result["settings"], result["method"]
+    if fields["reader"] != "linear":
+        glove = result["encoder"].startswith("glove")
+        return (2, glove), f"{'GloVe' if glove else 'frozen, mix of layers'}, the task's network"
     if method == "features":
         return (0, place_of_layers(fields["layers"])), fields["layers"]
     if method == "randomly_initialised":
