@@ -318,7 +318,8 @@ def figures(folder):
     from matplotlib.ticker import MaxNLocator
 
     found = read(folder)
-    columns = min(5, len(found))
+    # Five or four in a row, whichever leaves fewer places empty.
+    columns = min((5, 4), key=lambda n: -len(found) % n) if len(found) > 5 else len(found)
     rows = -(-len(found) // columns)
     figure = Figure(figsize=(2.2 * columns, 1.9 * rows + 0.5), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False)
