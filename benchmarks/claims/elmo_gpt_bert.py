@@ -478,7 +478,8 @@ def _released():
                          layers="elmo_mix")  # fmt: skip
         scratch = _minilm(task, "random weights, all trained", method="scratch")
         yield _row(f"tune-minilm-{task}", tuned, frozen, f"{TUNE}, features and fine-tuning",
-                   tuple(published), on, verified=False)  # fmt: skip
+                   tuple(published), on, verified=False,
+                   note="no task network over the frozen layers")  # fmt: skip
         yield _row(f"bert-end-minilm-{task}", tuned, scratch, f"{BERT}, conclusion",
                    verified=False, conclusion=True)  # fmt: skip
 

@@ -205,7 +205,8 @@ def add_layers(commands):
     ])  # fmt: skip
     parser.add_argument(
         "--fine-tuning-rates", metavar="LIST",
-        help="search these learning rates for fine-tuning (default those of --learning-rates)",
+        help="search these learning rates for fine-tuning (default those of --learning-rates if "
+        "given, else 3e-5,1e-4,3e-4)",
     )  # fmt: skip
     parser.add_argument(
         "--precision", metavar="NAME",
@@ -247,8 +248,16 @@ def run_layers(flags):
                 f"Received: {flags.plot!r}"
             )
     import_modules(flags.modules)
+    if flags.no_fine_tune or flags.method != "features":
+        for name in ("fine_tuning_rates", "precision"):
+            if getattr(flags, name) is not None:
+                raise ValueError(
+                    f"`--{name.replace('_', '-')}` is for fine-tuning, which --no-fine-tune and "
+                    "--method randomly_initialised skip: omit it. "
+                    f"Received: {getattr(flags, name)!r}"
+                )
     names = distinct_choices(load(flags.encoder)[0])
-    precision = flags.precision or "float32"
+    precision = flags.precision
     del flags.precision  # frozen layers are read in float32
     runs = [from_flags(Run, flags, layers=name) for name in names]
     tuning = []
@@ -256,7 +265,7 @@ def run_layers(flags):
         shared = ("epochs", "batch_size", "dropout", "train_limit", "dev_limit")
         rates = flags.fine_tuning_rates or getattr(flags, "learning_rates", "")
         fields = {name: getattr(runs[0], name) for name in shared}
-        tuning = [Run(learning_rates=rates, precision=precision, **fields)]
+        tuning = [Run(learning_rates=rates, precision=precision or "float32", **fields)]
 
     def read(runner, results, runs, names):
         for run, name in zip(runs, names, strict=True):

@@ -72,6 +72,15 @@ pytestmark = pytest.mark.backend_neutral
         (["run", "--task", "wikigold", "--seeds", "0"], r"`--seeds` must be 1 or more"),
         (["run", "--task-file", "none.csv"], r"No file none.csv"),
         (["layers", "--task", "wikigold", "--plot", "nowhere/a.png"], r"PNG or SVG file in"),
+        (
+            ["layers", "--task", "wikigold", "--no-fine-tune", "--precision", "bfloat16"],
+            r"`--precision` is for fine-tuning, .* omit it. Received: 'bfloat16'",
+        ),
+        (
+            ["layers", "--task", "wikigold", "--no-fine-tune", "--fine-tuning-rates", "1e-4"],
+            r"`--fine-tuning-rates` is for fine-tuning, .* omit it. Received: '1e-4'",
+        ),
+        (["layers", "--task", "wikigold", "--precision", "half"], r"`precision` must be"),
     ],
 )
 def test_bad_input_ends_with_one_sentence_and_code_2(flags, match, encoder, tmp_path, capsys):
