@@ -1,9 +1,11 @@
 """Mixing layers and pooling over time."""
 
+import keras
 import numpy as np
 import pytest
 
 from keras_plm.layers import LayerChoice, Pooling, ScalarMix
+from keras_plm.layers._fused_softmax import float32_softmax
 from tests.helpers.checks import assert_close, check_layer, to_numpy
 
 B, T, D, L = 2, 3, 5, 3
@@ -98,3 +100,16 @@ def test_layer_choices_of_a_deep_and_a_shallow_encoder():
             choice.indices(2)
     with pytest.raises(ValueError, match="`combine`"):
         LayerChoice(0, 1, "sum")
+
+
+@pytest.mark.skipif(keras.backend.backend() == "jax", reason="JAX has no float64 without a flag")
+def test_means_and_softmax_of_float64_stay_in_float64():
+    x = np.random.default_rng(0).normal(size=(2, 5, 3))
+    mask = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], "bool")
+    tensor = keras.ops.convert_to_tensor(x, "float64")
+    found = Pooling("mean", dtype="float64")(tensor, mask)
+    np.testing.assert_allclose(
+        to_numpy(found), [x[0, :3].mean(axis=0), x[1].mean(axis=0)], atol=1e-14
+    )
+    shares = np.exp(x) / np.exp(x).sum(axis=-1, keepdims=True)
+    np.testing.assert_allclose(to_numpy(float32_softmax(tensor)), shares, atol=1e-14)
