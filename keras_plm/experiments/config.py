@@ -24,8 +24,8 @@ METHODS = {
     "randomly_initialised": "a reader of the frozen, randomly initialised encoder",
 }
 
-# Default searches of learning rates. In most tasks the best rate of a linear head on one layer is
-# near 1e-2, and on a learned mix of layers near 1e-1.
+# Default searches of learning rates. On features of MiniLM the best rate of a linear head on one
+# layer is mostly 3e-3 to 3e-2, on a learned mix of layers 1e-2 to 1e-1.
 LINEAR_RATES, NETWORK_RATES = "1e-3,3e-3,1e-2,3e-2,1e-1,3e-1", "3e-4,1e-3,3e-3"
 FINE_TUNING_RATES = "3e-5,1e-4,3e-4"
 

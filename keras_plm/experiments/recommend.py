@@ -51,7 +51,8 @@ class Choice:
     def seconds(self):
         """Median seconds of one training; those of seed 0 are divided by its number of trials."""
         return float(np.median([
-            r["seconds"] / (len(r["trials"]) or 1 if r["seed"] == 0 else 1) for r in self.results
+            r["seconds"] / (max(len(r["trials"]), 1) if r["seed"] == 0 else 1)
+            for r in self.results
         ]))  # fmt: skip
 
     def above(self, other):

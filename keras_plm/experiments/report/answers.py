@@ -13,6 +13,7 @@ from keras_plm.experiments.statistics import contrast_of, score_interval
 SHOWN = ("flops", "learned_weights")  # keys of `COSTS`, next to seconds
 RESAMPLES = 1_000
 NEEDED = ("dev_score", "seconds", "trials")  # keys of a record that runs are compared by
+BOUNDED = ("accuracy", "f1", "exact_match", "correlation")  # ends of names of metrics up to 1
 MOST_NAMED = 2  # names of runs that are not separable from the best one
 
 
@@ -75,6 +76,9 @@ def _answer(choices):
     ]
     if scores_of_best is None:
         mean, low, high = _interval([(1, best)])
+        metric = next(iter(best.results[0]["metrics"]), "")
+        if metric.endswith(BOUNDED) and np.isfinite(low):
+            low, high = max(low, -1.0 if metric.endswith("correlation") else 0.0), min(high, 1.0)
     else:
         found = score_interval(best.kind, scores_of_best)
         mean, low, high = found.mean, found.low, found.high

@@ -171,3 +171,14 @@ def test_runs_without_search_are_not_compared(tmp_path, key):
     path.write_text(json.dumps(record))
     (row,) = answers({"first": tmp_path / "first"}).rows
     assert "; last" not in " ".join(row)
+
+
+def test_intervals_of_few_seeds_end_at_the_range_of_the_score(tmp_path):
+    kept = ResultFolder(tmp_path / "first")
+    plant(kept, "last", 0.98, "features", "last", examples=False)
+    plant(kept, "layer_1", 0.5, "features", "layer_1", examples=False)
+    paths = sorted((tmp_path / "first").rglob("*-last.seed*.json"))
+    for path, score in zip(paths, (0.9, 1.0, 0.99), strict=True):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"score": score}))
+    (row,) = answers({"first": tmp_path / "first"}).rows
+    assert ", 100.0]" in row[1]
