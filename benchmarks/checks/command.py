@@ -88,7 +88,9 @@ def _run_probes(flags):
     from benchmarks.checks.probes import check_probes
     from keras_plm.experiments.progress import console
 
-    check_probes(flags.encoder, flags.data, flags.feature_cache, flags.out, console.print)
+    check_probes(
+        flags.encoder, flags.data, flags.feature_cache, flags.out, console.print, flags.max_cache_gb
+    )
 
 
 def _add_devices(checks):

@@ -7,16 +7,19 @@ L2 penalty. Both take the best score on the dev set.
 
 import dataclasses
 import time
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 from scipy.optimize import minimize
 
 import keras_plm
+from keras_plm.checkpoints.packages import model_name
 from keras_plm.datasets.tasks import TASKS
 from keras_plm.experiments.config import LINEAR_RATES, Run
 from keras_plm.experiments.environment import environment
 from keras_plm.experiments.runner import Runner
+from keras_plm.files.json_files import read_json
 from keras_plm.files.writing import write_json
 from keras_plm.transfer.layer_choices import layer_choice
 from keras_plm.transfer.probes import Probe, fit_probes
@@ -61,19 +64,28 @@ def reference(features, targets, labels, penalty):
     return found.x[: width * labels].reshape(width, labels), found.x[width * labels :]
 
 
-def check_probes(encoder, data, cache, out, progress):
+def check_probes(encoder, data, cache, out, progress, feature_gb=8.0):
     """Compares the two on the dev set of each task and layer choice, and writes a JSON file.
+
+    A second call with the same file resumes after the last finished task.
 
     Args:
         encoder: Folder or name of an encoder.
         data, cache: Folders of data and of features.
         out: The JSON file.
         progress: Called with a line of text.
+        feature_gb: Largest size of the features of a task, in gigabytes.
     """
-    rows = []
+    kept = read_json(out, dict) if Path(out).is_file() else {}
+    rows = kept.get("rows", []) if kept.get("encoder") == model_name(encoder) else []
+    counts = Counter(row["task"] for row in rows)
+    rows = [row for row in rows if counts[row["task"]] == len(LAYERS)]
     layers = len(keras_plm.load(encoder)[0].output["layers"])
     for name, limit in TASKS_READ.items():
-        runner = Runner(TASKS[name], data, encoder, str(Path(out).parent), cache)
+        if any(row["task"] == name for row in rows):
+            progress(f"{name}: {out} has its rows")
+            continue
+        runner = Runner(TASKS[name], data, encoder, str(Path(out).parent), cache, feature_gb)
         run = Run("features", layers="last", train_limit=limit)
         method, head = run.build(run.grid[0], 0), run.head(runner.task)
         parts = runner.train_examples(run), runner.dev_examples(run)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.__main__ import main
-from benchmarks.checks import writers
+from benchmarks.checks import probes, writers
 from benchmarks.checks.probes import reference
 from benchmarks.checks.processes import run_together
 from benchmarks.checks.writers import KINDS, SETUP, try_writers
@@ -92,3 +92,22 @@ def test_the_reference_of_probes_is_logistic_regression():
     np.testing.assert_allclose(
         shares - shares.mean(axis=1, keepdims=True), peer.decision_function(features), atol=2e-3
     )
+
+
+@pytest.mark.full
+def test_probes_resume_after_a_finished_task(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(probes, "TASKS_READ", {"wikigold": 40})
+    monkeypatch.setattr(probes, "LAYERS", ("embeddings", "last"))
+    monkeypatch.setattr(probes, "PENALTIES", (1e-3,))
+    monkeypatch.setattr(probes, "LINEAR_RATES", "1e-2")
+    monkeypatch.setattr(probes, "ITERATIONS", 5)
+    out = tmp_path / "found.json"
+    flags = ["check", "probes", "--encoder", "benchmarks/weights/bert_mini", "--out", str(out)]
+    flags += ["--feature-cache", str(tmp_path / "f")]
+    assert main([*flags, "--data", str(tmp_path)]) == 0, capsys.readouterr().err
+    rows = json.loads(out.read_text())["rows"]
+    assert [row["layers"] for row in rows] == ["embeddings", "last"]
+    assert all(0 <= row[key] <= 1 for row in rows for key in ("together", "lbfgs"))
+    assert main([*flags, "--data", str(tmp_path)]) == 0
+    assert "has its rows" in capsys.readouterr().out
+    assert json.loads(out.read_text())["rows"] == rows
