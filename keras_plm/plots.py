@@ -69,7 +69,7 @@ def score_by_layer(
     >>> table = [{"layers": "last", "mean": 0.8, "deviation": 0.01, "scores": [0.79, 0.81]}]
     >>> figure = score_by_layer(table, metric="accuracy")
     >>> figure.axes[0].get_xlabel()
-    'accuracy'
+    'accuracy (bars: ± deviation between seeds)'
     """
     if not table:
         raise ValueError("There is nothing to draw. Received: an empty table")
@@ -110,7 +110,8 @@ def score_by_layer(
         for place in range(1, len(lines)):
             axes.axhline(place - 0.5, color="#f0f0f0", linewidth=0.8, zorder=0)
     axes.set_axisbelow(True)
-    axes.set_xlabel(metric)
+    bars = any(row["deviation"] for row in table)
+    axes.set_xlabel(f"{metric} (bars: ± deviation between seeds)" if bars else metric)
     if title:
         figure.suptitle(title, fontsize=11, x=0.01, ha="left")
     for side in ("top", "right", "left"):

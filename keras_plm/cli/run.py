@@ -110,11 +110,12 @@ def run_run(flags):
     from keras_plm.experiments.flags import from_flags
 
     _, results, failed = run_all(flags, [from_flags(Run, flags)])
+    show_table(flags, results)
     check_diverged(failed, len(results) + len(failed))
 
 
 def run_all(flags, runs, between=None):
-    """Runs each of `runs` with all seeds, then prints their table.
+    """Runs each of `runs` with all seeds.
 
     A run that diverges is recorded in a `.failed` file, and the others continue.
 
@@ -130,7 +131,6 @@ def run_all(flags, runs, between=None):
         FloatingPointError: If every run diverges.
     """
     from keras_plm.experiments.progress import console, now_and_then, progress_bar
-    from keras_plm.experiments.report.result_tables import markdown
     from keras_plm.experiments.results import failure_of, write_failure
 
     runner = open_runner(flags)
@@ -176,9 +176,23 @@ def run_all(flags, runs, between=None):
                 failure_of(path).unlink(missing_ok=True)
     if not results:
         raise next(iter(failed.values()))
-    console.print("\n" + markdown(results))
-    console.print(f"Result files: {Path(runner.results) / runner.task.name}")
     return runner, results, failed
+
+
+def show_table(flags, results):
+    """Prints results as a table, and where their files are."""
+    from keras_plm.experiments.progress import console
+    from keras_plm.experiments.report.result_tables import markdown
+
+    console.print("\n" + markdown(results))
+    show_folder(flags, results)
+
+
+def show_folder(flags, results):
+    """Prints the folder of the result files."""
+    from keras_plm.experiments.progress import console
+
+    console.print(f"Result files: {Path(flags.results) / results[0]['task']}")
 
 
 def check_diverged(failed, total):
@@ -230,77 +244,104 @@ def run_layers(flags):
     from keras_plm.experiments.flags import from_flags
     from keras_plm.experiments.progress import console
     from keras_plm.experiments.recommend import Choice
-    from keras_plm.experiments.report.result_tables import layer_figure
-    from keras_plm.experiments.results import read_results
-    from keras_plm.files.writing import replacing
     from keras_plm.transfer import distinct_choices
 
+    fine_tunes = not flags.no_fine_tune and flags.method == "features"
+    check_layers_flags(flags, fine_tunes)
+    import_modules(flags.modules)
+    names = distinct_choices(load(flags.encoder)[0])
+    precision = flags.precision
+    del flags.precision  # frozen layers are read in float32
+    runs = [from_flags(Run, flags, layers=name) for name in names]
+    tuning = fine_tuning_of(flags, runs[0], precision) if fine_tunes else None
+
+    def read(runner, results, run, name):
+        """Returns the `Choice` of a run; `None` if it diverged or did not run."""
+        found = [result for result in results if run is not None and result["run"] == run.name]
+        kept = [runner.kept.examples(runner.result_name(run, r.seed), r.hash) for r in found]
+        return Choice.read(name, found, kept) if found else None
+
+    def choices_of(runner, results):
+        pairs = zip(runs, names, strict=True)
+        choices = [read(runner, results, run, name) for run, name in pairs]
+        return [choice for choice in choices if choice is not None]
+
+    def show(choices, tuned=None):
+        console.print()
+        console.print(recommend.markdown(choices, tuned))
+        console.print(recommend.recommendation(choices, tuned))
+
+    def so_far(runner, results):  # fine-tuning may take hours
+        if choices := choices_of(runner, results):
+            show(choices)
+        console.print("Fine-tuning, for comparison (--no-fine-tune skips it) ...")
+
+    runner, results, failed = run_all(flags, runs + ([tuning] if fine_tunes else []), so_far)
+    choices = choices_of(runner, results)
+    if flags.method != "features" or not choices:
+        show_table(flags, results)
+    else:
+        tuned = read(runner, results, tuning, "fine-tuned")
+        show(choices, tuned)
+        if tuned is None:
+            console.print("Fine-tuning was not run.")
+        if found := recommend.edges([*choices, *([] if tuned is None else [tuned])]):
+            console.print(found)
+        show_folder(flags, results)
+    if flags.plot:
+        draw_layers(flags, results)
+    check_diverged(failed, len(results) + len(failed))
+
+
+def check_layers_flags(flags, fine_tunes):
+    """Checks flags of `layers` before hours of work.
+
+    Raises:
+        ValueError: If flags cannot be combined, or the plot cannot be written.
+    """
     if flags.plot and flags.method != "features":
         raise ValueError(
             "`--plot` needs --method features; it draws other methods of the task as lines. "
             f"Received: method={flags.method!r}"
         )
-    if flags.plot:  # before hours of work
+    if flags.plot:
         path = Path(flags.plot)
         if path.suffix not in (".png", ".svg") or not path.parent.is_dir():
             raise ValueError(
                 "`--plot` must be a PNG or SVG file in an existing folder. "
                 f"Received: {flags.plot!r}"
             )
-    import_modules(flags.modules)
-    if flags.no_fine_tune or flags.method != "features":
-        for name in ("fine_tuning_rates", "precision"):
-            if getattr(flags, name) is not None:
-                raise ValueError(
-                    f"`--{name.replace('_', '-')}` is for fine-tuning, which --no-fine-tune and "
-                    "--method randomly_initialised skip: omit it. "
-                    f"Received: {getattr(flags, name)!r}"
-                )
-    names = distinct_choices(load(flags.encoder)[0])
-    precision = flags.precision
-    del flags.precision  # frozen layers are read in float32
-    runs = [from_flags(Run, flags, layers=name) for name in names]
-    tuning = []
-    if not flags.no_fine_tune and flags.method == "features":
-        shared = ("epochs", "batch_size", "dropout", "train_limit", "dev_limit")
-        rates = flags.fine_tuning_rates or getattr(flags, "learning_rates", "")
-        fields = {name: getattr(runs[0], name) for name in shared}
-        tuning = [Run(learning_rates=rates, precision=precision or "float32", **fields)]
+    for name in ("fine_tuning_rates", "precision"):
+        if not fine_tunes and getattr(flags, name) is not None:
+            raise ValueError(
+                f"`--{name.replace('_', '-')}` is for fine-tuning, which --no-fine-tune and "
+                "--method randomly_initialised skip: omit it. "
+                f"Received: {getattr(flags, name)!r}"
+            )
 
-    def read(runner, results, runs, names):
-        for run, name in zip(runs, names, strict=True):
-            found = [result for result in results if result["run"] == run.name]
-            if found:  # otherwise its runs diverged
-                kept = [
-                    runner.kept.examples(runner.result_name(run, r.seed), r.hash) for r in found
-                ]
-                yield Choice.read(name, found, kept)
 
-    def so_far(runner, results):  # fine-tuning may take hours
-        choices = list(read(runner, results, runs, names))
-        if choices:
-            console.print(recommend.markdown(choices), recommend.recommendation(choices), sep="\n")
-        console.print("Fine-tuning, for comparison (--no-fine-tune skips it) ...")
+def fine_tuning_of(flags, frozen, precision):
+    """Returns the `Run` of fine-tuning with the settings of a `Run` of frozen layers."""
+    from keras_plm.experiments.config import Run
 
-    runner, results, failed = run_all(flags, runs + tuning, so_far)
-    choices = list(read(runner, results, runs, names))
-    if flags.method == "features" and choices:
-        tuned = next(read(runner, results, tuning, ["fine-tuned"] * len(tuning)), None)
-        console.print()
-        console.print(
-            recommend.markdown(choices, tuned), recommend.recommendation(choices, tuned), sep="\n"
-        )
-        if tuned is None:
-            console.print("Fine-tuning was not run.")
-        if found := recommend.edges([*choices, *([] if tuned is None else [tuned])]):
-            console.print(found)
-    if flags.plot:
-        task, encoder = results[0]["task"], results[0]["encoder"]
-        others = read_results(flags.results, task)
-        drawn = [r for r in results if r["method"] == "features"]
-        # The files also hold the results of this call.
-        drawn += [r for r in others if r["encoder"] == encoder and r["method"] != "features"]
-        with replacing(flags.plot, Path(flags.plot).suffix) as temporary:
-            layer_figure(drawn, task).savefig(temporary, dpi=150)
-        console.print(f"Plot: {flags.plot}")
-    check_diverged(failed, len(results) + len(failed))
+    shared = ("epochs", "batch_size", "dropout", "train_limit", "dev_limit")
+    fields = {name: getattr(frozen, name) for name in shared}
+    rates = flags.fine_tuning_rates or getattr(flags, "learning_rates", "")
+    return Run(learning_rates=rates, precision=precision or "float32", **fields)
+
+
+def draw_layers(flags, results):
+    """Draws the plot of `layers`; other methods of the task and encoder become lines."""
+    from keras_plm.experiments.progress import console
+    from keras_plm.experiments.report.result_tables import layer_figure
+    from keras_plm.experiments.results import read_results
+    from keras_plm.files.writing import replacing
+
+    task, encoder = results[0]["task"], results[0]["encoder"]
+    drawn = [r for r in results if r["method"] == "features"]
+    # The files also hold the results of this call.
+    others = read_results(flags.results, task)
+    drawn += [r for r in others if r["encoder"] == encoder and r["method"] != "features"]
+    with replacing(flags.plot, Path(flags.plot).suffix) as temporary:
+        layer_figure(drawn, task).savefig(temporary, dpi=150)
+    console.print(f"Plot: {flags.plot}")

@@ -1,11 +1,12 @@
 """Plan of a suite: its jobs, the number of existing results, and an estimate for the others."""
 
+import dataclasses
 import statistics
 from pathlib import Path
 
 from rich.table import Table
 
-from keras_plm.experiments.jobs import Worker, work
+from keras_plm.experiments.jobs import Job, Worker
 from keras_plm.experiments.results import SEEDS, folders_below
 from keras_plm.files.json_files import Whole, check_shape
 
@@ -67,55 +68,100 @@ def plan(jobs, workspace, seeds, known):
     Returns:
         `(table, words)`: a row for each job, and the summary as text.
     """
-    worker = Worker(workspace, lambda line: None)
+    worker, unread = Worker(workspace, lambda line: None), {}
+    rows = [_row(job, seeds or job.seeds, worker, known, unread) for job in jobs]
     table = Table("task", "encoder")
     table.add_column("run", overflow="fold")
     table.add_column("seeds done")
     table.add_column("about")
-    prerequisites = dict.fromkeys(prerequisite.name for job in jobs for prerequisite in job.needs)
-    done, total, unknown, unread = 0, 0.0, 0, {}
-    for job in jobs:
-        there, note, wanted = 0, "", seeds or job.seeds
-        missing = job.needs and not (Path(job.encoder) / "config.json").is_file()
-        try:
-            if job.task in unread:
-                raise ValueError(unread[job.task])
-            runner = worker.runner(job)
-        except (ValueError, OSError) as error:
-            to_do, examples = range(wanted), job.run.train_limit or None
-            note = "encoder not created yet"
-            if not missing:
-                unread[job.task], note = str(error), "cannot be read, see below"
-        else:
-            to_do = [seed for seed in range(wanted) if runner.result(job.run, seed) is None]
-            there, examples = wanted - len(to_do), len(runner.train_examples(job.run))
-        times = [seconds_of(job, seed, examples, known) if examples else None for seed in to_do]
-        failed = sum(workspace.failure(job, seed).is_file() for seed in to_do)
-        note = note or (f"{failed} failed before" if failed else "")
-        needed = sum(t for t in times if t is not None)
-        unknown += sum(t is None for t in times)
-        done, total = done + there, total + needed
-        shown = "not known" if times and None in times else duration(needed) if to_do else ""
-        about = "; ".join(words for words in (shown, note) if words)
+    for row in rows:
+        table.add_row(*row.cells())
+    return table, "\n".join([_summary(rows, unread), *_reasons(unread)])
+
+
+@dataclasses.dataclass(frozen=True)
+class _Row:
+    """Work of one job.
+
+    Attributes:
+        job: A `Job`.
+        seeds: Number of its seeds.
+        times: Estimated seconds of each seed without a result; `None` for one without an estimate.
+        note: A remark for the table.
+        is_read: Whether the task can be read.
+    """
+
+    job: Job
+    seeds: int
+    times: tuple
+    note: str
+    is_read: bool
+
+    @property
+    def done(self):
+        return self.seeds - len(self.times)
+
+    @property
+    def seconds(self):
+        return sum(seconds for seconds in self.times if seconds is not None)
+
+    def cells(self):
+        """Returns the cells of the table."""
+        shown = duration(self.seconds) if self.times else ""
+        if None in self.times:
+            shown = "not known"
+        about = "; ".join(words for words in (shown, self.note) if words)
+        done = self.done if self.is_read else "?"
+        names = self.job.task, self.job.encoder_name, self.job.run.name
+        return *names, f"{done} of {self.seeds}", about
+
+
+def _row(job, seeds, worker, known, unread):
+    """Returns the `_Row` of a job; adds a task that cannot be read to `unread`, with the reason."""
+    missing = job.needs and not (Path(job.encoder) / "config.json").is_file()
+    try:
         if job.task in unread:
-            there = "?"
-        names = job.task, job.encoder_name, job.run.name
-        table.add_row(*names, f"{there} of {wanted}", about)
-    left = len(work(jobs, seeds)) - done
-    counts = sorted({seeds or job.seeds for job in jobs})
+            raise ValueError(unread[job.task])
+        runner = worker.runner(job)
+    except (ValueError, OSError) as error:
+        left, examples = range(seeds), job.run.train_limit
+        note = "encoder not created yet"
+        if not missing:
+            unread[job.task], note = str(error), "cannot be read, see below"
+    else:
+        left = [seed for seed in range(seeds) if runner.result(job.run, seed) is None]
+        failed = sum(worker.workspace.failure(job, seed).is_file() for seed in left)
+        note = f"{failed} failed before" if failed else ""
+        examples = len(runner.train_examples(job.run))
+    times = (seconds_of(job, seed, examples, known) if examples else None for seed in left)
+    return _Row(job, seeds, tuple(times), note, job.task not in unread)
+
+
+def _summary(rows, unread):
+    """Returns the numbers of jobs and seeds, their estimated time, and what is created first."""
+    times = [seconds for row in rows for seconds in row.times]
+    unknown = times.count(None)
+    counts = sorted({row.seeds for row in rows})
     each = " or ".join(map(str, counts)) + (" seeds" if counts != [1] else " seed")
-    words = f"{len(jobs)} jobs, {each} each: {done} results exist, {left} to do"
+    done = sum(row.done for row in rows)
+    words = f"{len(rows)} jobs, {each} each: {done} results exist, {len(times)} to do"
     words += " (fewer, if tasks that cannot be read have results)" if unread else ""
-    if left > unknown:
-        words += f". They take about {duration(total)} with one process, estimated from existing "
+    if len(times) > unknown:
+        total = duration(sum(row.seconds for row in rows))
+        words += f". They take about {total} with one process, estimated from existing "
         words += "results, perhaps of other machines"
     if unknown:
         words += f". {unknown} of them have no estimate"
-    if prerequisites and left:
-        words += f". Created first if missing, not counted: {', '.join(prerequisites)}"
-    for task, why in unread.items():
-        words += f"\n{task} cannot be read, its results are not known: {why}"
-    return table, words
+    first = dict.fromkeys(needed.name for row in rows for needed in row.job.needs)
+    if first and times:
+        words += f". Created first if missing, not counted: {', '.join(first)}"
+    return words
+
+
+def _reasons(unread):
+    """Returns a line for each task that cannot be read."""
+    for task, reason in unread.items():
+        yield f"{task} cannot be read, its results are not known: {reason}"
 
 
 def duration(seconds):

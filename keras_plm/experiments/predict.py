@@ -69,7 +69,7 @@ def read_inputs(path, model, text="text", pair=None):
     - CSV, TSV and JSONL, by columns. A JSONL text may be a list of words. A `MultipleChoice` reads
       the list at "choices".
     - Otherwise one text per line. A tab separates the two texts of a pair; spaces separate the
-      words for a `Tagger`.
+      words for a `Tagger`. Empty lines at the end are ignored.
 
     Raises:
         ValueError: If an input cannot be read, with file and line; or if the file has no input.
@@ -89,52 +89,71 @@ def read_inputs(path, model, text="text", pair=None):
             Unlabelled(e.text, where=e.where, lines=e.lines)
             for e in read_conll(path, column, labelled=False)
         ]
-    examples = []
-    if re.search(r"\.(csv|tsv|jsonl)$", name):
-        for where, row in table_rows(path):
-            names = [text, *([pair] if pair else [])]
-            names += ["choices"] if isinstance(model, MultipleChoice) else []
-            missing = [column for column in names if column not in row]
-            if missing:
-                raise ValueError(
-                    f"{where}: No column {missing[0]!r}: name the column of texts with --text and "
-                    f"that of second texts with --pair. Received: {', '.join(map(str, row))}"
-                )
-            _check_values(where, row, text, pair, model)
-            found = fields(row[text]) if _is_line(row[text], model) else row[text]
-            if examples and isinstance(found, list) != isinstance(examples[0].text, list):
-                raise ValueError(
-                    f"{where}: Texts must be strings in all rows, or lists of words in all. "
-                    f"Received: {row[text]!r:.60}, unlike the first row"
-                )
-            choices = row["choices"] if isinstance(model, MultipleChoice) else None
-            if choices is not None and len(choices) != len(model.labels):
-                raise ValueError(
-                    f"{where}: 'choices' must be {len(model.labels)}, as in training. "
-                    f"Received: {choices!r:.80}"
-                )
-            second = row[pair] if pair else None
-            examples.append(Unlabelled(found, second, choices=choices, where=where))
-    else:
-        with open_text(path) as file:
-            for number, line in enumerate(file, 1):
-                _check_length(f"{path}:{number}", line)
-                first, *others = line.rstrip("\n").split("\t")
-                if is_empty(first) or any(map(is_empty, others)) or others[1:]:
-                    raise ValueError(
-                        f"{path}:{number}: A line must be a text, or two texts with a tab between. "
-                        f"Received: {line.rstrip()!r:.60}"
-                    )
-                if examples and bool(others) != (examples[0].pair is not None):
-                    raise ValueError(
-                        f"{path}:{number}: All lines must have a second text after a tab, or none. "
-                        f"Received: {line.rstrip()!r:.60}, unlike the first line"
-                    )
-                words = fields(first) if isinstance(model, Tagger) else first
-                examples.append(Unlabelled(words, *others, where=f"{path}:{number}"))
+    is_table = re.search(r"\.(csv|tsv|jsonl)$", name)
+    examples = list(_rows(path, model, text, pair) if is_table else _lines(path, model))
     if not examples:
         raise ValueError(f"{path} must hold a text. Received: an empty file")
     return examples
+
+
+def _rows(path, model, text, pair):
+    """Reads the inputs of a table, by columns."""
+    first = None
+    names = [text, *([pair] if pair else [])]
+    names += ["choices"] if isinstance(model, MultipleChoice) else []
+    for where, row in table_rows(path):
+        missing = [column for column in names if column not in row]
+        if missing:
+            raise ValueError(
+                f"{where}: No column {missing[0]!r}: name the column of texts with --text and "
+                f"that of second texts with --pair. Received: {', '.join(map(str, row))}"
+            )
+        _check_values(where, row, text, pair, model)
+        found = fields(row[text]) if _is_line(row[text], model) else row[text]
+        if first is not None and isinstance(found, list) != isinstance(first, list):
+            raise ValueError(
+                f"{where}: Texts must be strings in all rows, or lists of words in all. "
+                f"Received: {row[text]!r:.60}, unlike the first row"
+            )
+        choices = row["choices"] if isinstance(model, MultipleChoice) else None
+        if choices is not None and len(choices) != len(model.labels):
+            raise ValueError(
+                f"{where}: 'choices' must be {len(model.labels)}, as in training. "
+                f"Received: {choices!r:.80}"
+            )
+        first = found if first is None else first
+        yield Unlabelled(found, row[pair] if pair else None, choices=choices, where=where)
+
+
+def _lines(path, model):
+    """Reads one text per line, or two with a tab between."""
+    gap, are_pairs = 0, None  # gap: number of the first empty line
+    with open_text(path) as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip(" \r\n"):
+                gap = gap or number
+                continue
+            if gap:
+                raise ValueError(
+                    f"{path}:{gap}: A line must be a text; only the end of the file may have "
+                    "empty lines: remove it. Received: an empty line"
+                )
+            where = f"{path}:{number}"
+            _check_length(where, line)
+            first, *others = line.rstrip("\n").split("\t")
+            if is_empty(first) or any(map(is_empty, others)) or others[1:]:
+                raise ValueError(
+                    f"{where}: A line must be a text, or two texts with a tab between. "
+                    f"Received: {line.rstrip()!r:.60}"
+                )
+            if are_pairs not in (None, bool(others)):
+                raise ValueError(
+                    f"{where}: All lines must have a second text after a tab, or none. "
+                    f"Received: {line.rstrip()!r:.60}, unlike the first line"
+                )
+            are_pairs = bool(others)
+            words = fields(first) if isinstance(model, Tagger) else first
+            yield Unlabelled(words, *others, where=where)
 
 
 def _check_values(where, row, text, pair, model):

@@ -1,20 +1,22 @@
 """Results of runs: a record for each run, in a folder for each suite."""
 
 from keras_plm.experiments.results.folder import (
-    LOCKS,
     SEEDS,
     NoResult,
     ResultFolder,
-    archive,
-    failure_of,
     folders_below,
     marked,
-    read_json,
     read_results,
     suite_folder,
+)
+from keras_plm.experiments.results.packed import LOCKS
+from keras_plm.experiments.results.record import MEASURED, Record, result_hash, result_name
+from keras_plm.experiments.results.single_files import (
+    archive,
+    failure_of,
+    read_json,
     write_failure,
 )
-from keras_plm.experiments.results.record import MEASURED, Record, result_hash, result_name
 
 __all__ = [
     "LOCKS",

@@ -7,39 +7,25 @@ both forms; a loose file takes precedence over the packed one of its name.
 import contextlib
 import dataclasses
 import fnmatch
-import functools
-import hashlib
 import json
 import os
-import re
-import traceback
-import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from filelock import FileLock
 
-from keras_plm.experiments.environment import environment
+from keras_plm.experiments.results.packed import EXAMPLES, LOCKS, RECORDS, PackedFiles
 from keras_plm.experiments.results.record import Record
-from keras_plm.files import json_files
+from keras_plm.experiments.results.single_files import archive, read_json
 from keras_plm.files.disk_space import try_to_write
-from keras_plm.files.json_files import parse_json, shown
+from keras_plm.files.json_files import shown
 from keras_plm.files.locks import one_writer
 from keras_plm.files.numpy_files import NUMBERS, read_npz
-from keras_plm.files.opening import (
-    EXPANSION_FROM,
-    MOST_EXPANSION,
-    check_file,
-    read_bytes,
-    read_text,
-)
+from keras_plm.files.opening import read_bytes
 from keras_plm.files.writing import replacing, write_json
 
-LOCKS = ".locks"  # folder in the results
-RECORDS, EXAMPLES = "results.jsonl", "examples.zip"  # the packed files of a suite
 SEEDS = "*.seed*.json"  # the names of runs
 
 
@@ -78,6 +64,7 @@ class ResultFolder:
 
     def __init__(self, path: str | os.PathLike):
         self.path = Path(path)
+        self._packed = PackedFiles(path)
 
     # ---- reading
 
@@ -93,8 +80,8 @@ class ResultFolder:
             for name in names
             if name.endswith(".json")
         }
-        found = set(fnmatch.filter(loose | self._records().keys(), pattern))
-        found |= {name for name in self._records() if name.startswith(f"{RECORDS}:")}
+        found = set(fnmatch.filter(loose | self._packed.records().keys(), pattern))
+        found |= {name for name in self._packed.records() if name.startswith(f"{RECORDS}:")}
         return sorted(found, key=lambda name: name.split("/"))
 
     def file(self, name: str) -> Path:
@@ -103,12 +90,12 @@ class ResultFolder:
 
     def where(self, name: str) -> str:
         """Place of a result, for messages."""
-        if self.file(name).is_file() or name not in self._records():
+        if self.file(name).is_file() or name not in self._packed.records():
             return str(self.file(name))
         return f"{self.path / RECORDS}, file {name!r},"
 
     def __contains__(self, name):
-        return self.file(name).is_file() or name in self._records()
+        return self.file(name).is_file() or name in self._packed.records()
 
     def json(self, name: str) -> Any:
         """Reads the object of a JSON file.
@@ -120,9 +107,9 @@ class ResultFolder:
             return read_json(self.file(name))
         except ValueError:
             # Another process may have packed it just now.
-            if self.file(name).is_file() or name not in self._records():
+            if self.file(name).is_file() or name not in self._packed.records():
                 raise
-        found = self._records()[name]
+        found = self._packed.records()[name]
         if isinstance(found, ValueError):
             raise ValueError(str(found))
         return dict(found)
@@ -153,7 +140,7 @@ class ResultFolder:
     def has_examples(self, name: str) -> bool:
         """Whether there is a file with the contributions of examples to the scores of a result."""
         member = _of_examples(name)
-        return self.file(member).is_file() or member in self._members()
+        return self.file(member).is_file() or member in self._packed.members()
 
     def examples(self, name: str, hash: str | None) -> dict[str, tuple[str, np.ndarray]] | None:
         """Reads the contribution of each example to the scores of a result.
@@ -274,7 +261,7 @@ class ResultFolder:
         """
         if not any(self.path.glob("*/*.*")):
             return 0, 0
-        with self._lock():
+        with self._packed.lock():
             loose = [sorted(self.path.glob(f"*/*.{kind}")) for kind in ("json", "npz")]
             loose = [[path for path in paths if path.parent.name != LOCKS] for paths in loose]
             texts = [
@@ -290,10 +277,10 @@ class ResultFolder:
                     )
             if not any(texts):
                 return 0, 0
-            records = self._whole_records() | new
-            members = self._contents() | texts[1]
-            self._rewrite(records, members)
-            if self._records() != records or self._contents() != members:
+            records = self._packed.whole_records() | new
+            members = self._packed.contents() | texts[1]
+            self._packed.rewrite(records, members)
+            if self._packed.records() != records or self._packed.contents() != members:
                 raise OSError(
                     "Packed files must read back unchanged. Received: different content below "
                     f"{self.path}"
@@ -323,10 +310,10 @@ class ResultFolder:
         Args:
             names: Names of results; by default all. Loose files stay unchanged.
         """
-        if names is not None and not self._records().keys() & set(names):
+        if names is not None and not self._packed.records().keys() & set(names):
             return 0
-        with self._lock():
-            records, members = self._whole_records(), self._contents()
+        with self._packed.lock():
+            records, members = self._packed.whole_records(), self._packed.contents()
             chosen = [name for name in records if names is None or name in names]
             of_chosen = {_of_examples(name) for name in chosen} if names is not None else members
             for member in [name for name in members if name in of_chosen]:
@@ -336,144 +323,25 @@ class ResultFolder:
             for name in chosen:
                 if not self.file(name).is_file():
                     write_json(self.file(name), records[name])
-            self._rewrite(
+            self._packed.rewrite(
                 {name: found for name, found in records.items() if name not in chosen},
                 {name: content for name, content in members.items() if name not in of_chosen},
             )
         return len(chosen)
 
-    def _rewrite(self, records, members):
-        """Writes both packed files, the examples first; empty ones are removed."""
-        order = functools.partial(sorted, key=lambda name: name.split("/"))
-        if members:
-            with replacing(self.path / EXAMPLES) as temporary:
-                with zipfile.ZipFile(temporary, "w") as archive:
-                    for name in order(members):  # with a fixed date: same content, same file
-                        archive.writestr(zipfile.ZipInfo(name), members[name])
-        if records:
-            with replacing(self.path / RECORDS) as temporary:
-                lines = (json.dumps({"file": name} | records[name]) for name in order(records))
-                temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-        for content, name in ((members, EXAMPLES), (records, RECORDS)):
-            if not content:
-                (self.path / name).unlink(missing_ok=True)
-
-    def _lock(self):
-        (self.path / LOCKS).mkdir(parents=True, exist_ok=True)
-        return FileLock(self.path / LOCKS / "pack.lock")
-
-    def _records(self):
-        """Returns `{name: object}` of the packed records."""
-        return _read_once(_packed_records, self.path / RECORDS) or {}
-
-    def _whole_records(self):
-        """Returns `_records` for rewriting.
-
-        Raises:
-            ValueError: If one is damaged.
-        """
-        for found in self._records().values():
-            if isinstance(found, ValueError):
-                raise found
-        return self._records()
-
-    def _archive(self):
-        """Returns the packed examples as a `ZipFile`, or `None`."""
-        return _read_once(_opened, self.path / EXAMPLES)
-
-    def _members(self):
-        archive = self._archive()
-        return () if archive is None else archive.NameToInfo
-
     def _content(self, member):
+        """Reads a file of examples, loose or packed."""
         loose = self.file(member)
         try:
             return read_bytes(loose)
         except (ValueError, FileNotFoundError):
-            if loose.is_file() or member not in self._members():
+            if loose.is_file() or member not in self._packed.members():
                 raise
-            return self._unzipped(member)  # perhaps packed just now
-
-    def _unzipped(self, member):
-        archive, where = self._archive(), f"{self.path / EXAMPLES}, file {member!r}"
-        about = archive.NameToInfo[member]
-        if about.file_size > max(EXPANSION_FROM, MOST_EXPANSION * about.compress_size):
-            raise ValueError(
-                f"{where} must not expand to more than {MOST_EXPANSION} times its size. "
-                f"Received: {about.compress_size:,} bytes that expand to {about.file_size:,}"
-            )
-        try:
-            return archive.read(member)
-        except Exception as error:  # zipfile raises many kinds of errors for damage
-            raise ValueError(f"{where} is damaged: restore or remove it") from error
-
-    def _contents(self):
-        """Returns `{name: content}` of the packed examples."""
-        return {name: self._unzipped(name) for name in self._members()}
+            return self._packed.content(member)  # perhaps packed just now
 
 
 def _of_examples(name):
     return name.removesuffix(".json") + ".npz"
-
-
-def _read_once(read, path):
-    """Returns `read(path)`, cached until the file changes; `None` if there is no file."""
-    try:
-        state = path.stat()
-    except OSError:
-        return None
-    return read(os.path.abspath(path), state.st_mtime_ns, state.st_size, state.st_ino)
-
-
-@functools.lru_cache(maxsize=64)
-def _packed_records(path, *state):
-    """Returns `{name: object}`; a damaged or repeated object is replaced by a `ValueError`."""
-    found, lines = {}, read_text(path).split("\n")
-    for number, line in enumerate(lines[:-1] if not lines[-1] else lines, 1):
-        try:
-            record = parse_json(line, f"{path}:{number}", {"file": str}, nan=True)
-            name = record.pop("file")
-            if not _is_inside(name):
-                raise ValueError(f"{path}:{number}: `file` must name a file below the folder")
-        except ValueError as error:
-            named = re.search(r'"file": *"([^"]+)"', line)
-            name = named[1] if named and _is_inside(named[1]) else f"{RECORDS}:{number}"
-            reason = str(error).removeprefix(f"{path}:{number}").lstrip(": ")
-            record = ValueError(
-                f"{path}:{number}: A line must be one result with its `file` name; {reason}. "
-                f"Received: {line!r:.60}"
-            )
-        if name in found:
-            record = ValueError(
-                f"{path}:{number}: A result must have one line: keep the right one. "
-                f"Received: a second line of {name!r}"
-            )
-        found[name] = record
-    return found
-
-
-@functools.lru_cache(maxsize=64)
-def _opened(path, *state):
-    file = check_file(path)
-    try:
-        archive = zipfile.ZipFile(file)
-    except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
-        raise ValueError(
-            f"{path} must be a whole ZIP file of examples: restore or remove it. Received: {error}"
-        ) from error
-    outside = next((name for name in archive.NameToInfo if not _is_inside(name, ".npz")), None)
-    if outside is not None:
-        raise ValueError(
-            f"{path} must hold .npz files below the folder only. Received: {outside!r:.80}"
-        )
-    return archive
-
-
-def _is_inside(name, suffix=".json"):
-    """Returns whether a name is a path below the folder, like those of `result_name`."""
-    parts = name.split("/")
-    safe = not re.search(r"[\\\x00-\x1f]", name) and not re.match("[A-Za-z]:", name)
-    return safe and name.endswith(suffix) and not {"", ".", ".."} & {*parts}
 
 
 def folders_below(root: str | os.PathLike) -> list[ResultFolder]:
@@ -541,36 +409,6 @@ def read_results(folder: str | os.PathLike | ResultFolder, task: str | None = No
     return results
 
 
-def read_json(path: str | os.PathLike) -> Any:
-    """Reads the value of a JSON file, which may have `NaN` for a number.
-
-    Args:
-        path: The file.
-
-    Returns:
-        The value.
-
-    Raises:
-        ValueError: If the file is damaged or missing.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     size = Path(folder, "result.json").write_text('{"score": NaN}')
-    ...     read_json(f"{folder}/result.json")
-    {'score': nan}
-    """
-    path = Path(path)
-    try:
-        return json_files.read_json(path, nan=True)
-    except ValueError as error:
-        if not path.is_file():
-            raise
-        reason = str(error).removeprefix(f"{path} ")
-        raise ValueError(
-            f"{path} is not a complete result file: remove it to run again. It {reason}"
-        ) from error
-
-
 def marked(suite: str, scale: str | None = None) -> str:
     """Name of a suite at a scale, as in the markers of pages.
 
@@ -602,70 +440,3 @@ def suite_folder(results: str | os.PathLike, home: str, scale: str | None = None
     'results/elmo_large'
     """
     return Path(results) / marked(home, scale)
-
-
-def archive(path: Path) -> Path:
-    """Renames a file by a hash of its content.
-
-    Args:
-        path: The file.
-
-    Returns:
-        The new path.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     size = Path(folder, "result.json").write_text("{}")
-    ...     archive(Path(folder, "result.json")).name
-    'result.json.44136fa3'
-    """
-    mark = hashlib.sha256(path.read_bytes()).hexdigest()[:8]
-    return path.replace(path.with_name(f"{path.name}.{mark}"))
-
-
-def failure_of(path: str | os.PathLike) -> Path:
-    """Path of the file with the error of a run without a result.
-
-    Args:
-        path: The result file of the run.
-
-    Returns:
-        The path, next to the result file.
-
-    >>> failure_of("films/bert.fine_tune.seed0.json").name
-    'bert.fine_tune.seed0.failed'
-    """
-    return Path(path).with_suffix(".failed")
-
-
-def write_failure(
-    path: str | os.PathLike, task: str, encoder: str, run: Any, seed: int, error: BaseException
-) -> None:
-    """Writes the error of a run without a result, with the current traceback.
-
-    Args:
-        path: The result file of the run.
-        task, encoder: Names of the task and the encoder.
-        run: A `Run`.
-        seed: Seed of the run.
-        error: The exception.
-
-    >>> import tempfile
-    >>> from keras_plm.experiments.config import Run
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = Path(folder, "bert.fine_tune.seed0.json")
-    ...     write_failure(path, "films", "bert", Run(), 0, ValueError("no data"))
-    ...     read_json(failure_of(path))["error"]
-    'ValueError: no data'
-    """
-    record = {
-        "task": task,
-        "encoder": encoder,
-        "run": run.name,
-        "settings": run.to_json(),
-        "seed": seed,
-        "error": f"{type(error).__name__}: {error}",
-        "traceback": traceback.format_exc(),
-        **environment(),
-    }
-    write_json(failure_of(path), record)

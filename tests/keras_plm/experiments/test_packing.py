@@ -10,11 +10,12 @@ from benchmarks.__main__ import main
 from keras_plm.experiments.results import (
     Record,
     ResultFolder,
-    folder,
     folders_below,
+    packed,
     read_results,
     result_hash,
 )
+from keras_plm.experiments.results.packed import PackedFiles
 from keras_plm.experiments.results.record import NAMES
 from tests.keras_plm.experiments.planted_results import name_of, record
 
@@ -79,17 +80,17 @@ def test_a_loose_file_hides_the_packed_one(kept):
     assert kept.pack() == (1, 1) and kept.record(name_of(2)).score == 0.75
 
 
-@pytest.mark.parametrize("broken", ["_rewrite", "_contents"])
+@pytest.mark.parametrize("broken", ["rewrite", "contents"])
 def test_packing_that_is_stopped_loses_nothing(kept, monkeypatch, broken):
-    before, original, calls = content(kept), getattr(ResultFolder, broken), []
+    before, original, calls = content(kept), getattr(PackedFiles, broken), []
 
     def stopped(self, *arguments):
         calls.append(1)
-        if broken == "_rewrite" or len(calls) > 1:  # before or after the packed files are written
+        if broken == "rewrite" or len(calls) > 1:  # before or after the packed files are written
             raise KeyboardInterrupt
         return original(self, *arguments)
 
-    monkeypatch.setattr(ResultFolder, broken, stopped)
+    monkeypatch.setattr(PackedFiles, broken, stopped)
     with pytest.raises(KeyboardInterrupt):
         kept.pack()
     monkeypatch.undo()
@@ -143,9 +144,9 @@ def test_the_hash_of_settings_does_not_depend_on_their_order():
 
 def test_reading_is_kept_until_a_file_changes(kept, monkeypatch):
     kept.pack()
-    read, original = [], folder.parse_json
-    folder._packed_records.cache_clear()
-    monkeypatch.setattr(folder, "parse_json", lambda *a, **k: read.append(1) or original(*a, **k))
+    read, original = [], packed.parse_json
+    packed._read_records.cache_clear()
+    monkeypatch.setattr(packed, "parse_json", lambda *a, **k: read.append(1) or original(*a, **k))
     assert kept.names() and kept.record(name_of(0)) and len(read) == 4
     assert ResultFolder(kept.path).record(name_of(2)) and len(read) == 4
 

@@ -111,7 +111,7 @@ def test_a_run_keeps_its_model_which_predicts(tmp_path, capsys):
         main([*command, "--save-model", str(tmp_path / "models")]) == 0
     )  # the run must be repeated
     shown = capsys.readouterr().out
-    assert "the model is" in shown
+    assert "the model is" in shown and " MB)" in shown
     assert shown.count("on the dev set") == 1  # no second search
     assert trials == [
         json.loads(file.read_text())["trials"] for file in (tmp_path / "r").rglob("*.json")
@@ -120,7 +120,7 @@ def test_a_run_keeps_its_model_which_predicts(tmp_path, capsys):
     assert file.name == "mine_csv.tiny.fine_tune.keras"
     assert main([*command, "--save-model", str(tmp_path / "models")]) == 0
     assert "the model is" not in capsys.readouterr().out
-    (tmp_path / "new.txt").write_text("a b c\nd d\n")
+    (tmp_path / "new.txt").write_text("a b c\nd d\n\n \n")
     assert main(["predict", "--model", str(file), str(tmp_path / "new.txt")]) == 0
     lines = capsys.readouterr().out.splitlines()
     model = open_model(file)
@@ -142,7 +142,7 @@ def test_a_run_on_features_saves_a_model_with_its_encoder(tmp_path, capsys, read
     for flag, name in {**folders, "save-model": "models"}.items():
         command += [f"--{flag}", str(tmp_path / name)]
     assert main(command) == 0
-    assert "the model is" in capsys.readouterr().out
+    assert "the model with its frozen encoder is" in capsys.readouterr().out
     (result,) = [json.loads(file.read_text()) for file in (tmp_path / "r").rglob("*.json")]
     (file,) = (tmp_path / "models").iterdir()
     test = task_from_file(tmp_path / "mine.csv", "text", "label").read(None, "test")
@@ -263,7 +263,7 @@ def test_bad_input_ends_with_one_sentence(tmp_path, capsys):
         ("c.keras", "none.txt", "No file"),
         ("c.keras", "empty.txt", "must hold a text"),
         ("c.keras", "ok.json", "A .json file must be SQuAD's.*for a Classifier"),
-        ("c.keras", "gap.txt", "gap.txt:2: A line must be a text"),
+        ("c.keras", "gap.txt", "gap.txt:2: A line must be a text; only the end of the file may"),
         ("c.keras", "three.txt", "three.txt:1: A line must be a text"),
         ("c.keras", "half.txt", "half.txt:2: A line must be a text"),
         ("c.keras", "long.txt", "long.txt:2: A text must have at most 8,388,608 characters"),

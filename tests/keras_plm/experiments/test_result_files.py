@@ -18,7 +18,7 @@ from keras_plm.experiments.report import costs
 from keras_plm.experiments.report.result_tables import markdown, of_runs
 from keras_plm.experiments.report.sections import section_of_runs
 from keras_plm.experiments.report.tables import Table, cell, file_name
-from keras_plm.experiments.results import ResultFolder, folder, read_results
+from keras_plm.experiments.results import ResultFolder, packed, read_results
 from tests.keras_plm.experiments.planted_results import name_of, put, record
 
 pytestmark = pytest.mark.backend_neutral
@@ -379,5 +379,5 @@ def test_a_record_stays_as_it_is(kept):
     kept.write(name_of(5), made)
     assert str(kept.record(name_of(5))["losses"]) == "[nan, 1.0]"
     kept.pack()
-    folder._packed_records.cache_clear()
+    packed._read_records.cache_clear()
     assert str(kept.record(name_of(5))["losses"]) == "[nan, 1.0]"

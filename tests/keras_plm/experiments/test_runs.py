@@ -344,7 +344,7 @@ def test_runs_of_a_common_fit_share_its_seconds(encoder, table, tmp_path, monkey
             time.sleep(0.8)
             yield found
 
-    monkeypatch.setattr("keras_plm.experiments.runner.fit_probes", slow)
+    monkeypatch.setattr("keras_plm.experiments.runner.common_fit.fit_probes", slow)
     flags = ["layers", *table, *common(encoder, tmp_path), "--seeds", "1", *FAST, "--no-fine-tune"]
     assert main(flags) == 0
     results = [json.loads(f.read_text()) for f in result_files(tmp_path)]

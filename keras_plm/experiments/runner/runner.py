@@ -10,7 +10,9 @@ import functools
 import glob
 import os
 import time
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -19,9 +21,19 @@ import keras_plm
 from keras_plm.checkpoints.packages import model_name
 from keras_plm.data.documents import join_sentences, part_sentences
 from keras_plm.data.labels import label_names, tag_scheme_of
+from keras_plm.data.task import Example, Task
+from keras_plm.experiments.config import Run
 from keras_plm.experiments.environment import environment, peak_memory_mb, reset_peak_memory
 from keras_plm.experiments.flags import policy
 from keras_plm.experiments.results import Record, ResultFolder, result_hash, result_name
+from keras_plm.experiments.runner.common_fit import CommonFit
+from keras_plm.experiments.runner.trials import (
+    best_score,
+    best_trial,
+    diverged,
+    line_about,
+    trial_of,
+)
 from keras_plm.experiments.statistics import summands
 from keras_plm.files.disk_space import try_to_write
 from keras_plm.files.fingerprint import fingerprint
@@ -29,12 +41,9 @@ from keras_plm.files.writing import replacing
 from keras_plm.heads.encoded import check_word_vectors
 from keras_plm.training.distribution import Distribution, distribute
 from keras_plm.training.resume import set_seed
-from keras_plm.transfer import (
-    FeatureStore,
-    clone,
-)
+from keras_plm.transfer import FeatureStore, clone
 from keras_plm.transfer.feature_store import fitting
-from keras_plm.transfer.probes import Probe, can_probe, fit_probes
+from keras_plm.transfer.probes import Probe
 
 TRAINING = 3  # operations of a training step, in forward passes: one forward, two backward
 
@@ -45,7 +54,7 @@ class Runner:
 
     Args:
         task: A `Task`.
-        data: Data folder.
+        data: Data folder; `None` for a task that needs none.
         encoder: Folder of an encoder and its tokenizer.
         results: Folder for result files.
         store: Folder for features.
@@ -58,18 +67,34 @@ class Runner:
 
     Raises:
         ValueError: If the backend trains on fewer devices here.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import numpy as np
+    >>> from keras_plm.datasets.tasks import task_from_file
+    >>> from keras_plm.experiments.config import Run
+    >>> from keras_plm.models import WordVectors
+    >>> words = WordVectors.from_vectors(["fine", "dull"], np.eye(2))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     film = Path(folder, "film.csv")
+    ...     size = film.write_text("text,label\\n" + "fine,good\\ndull,bad\\n" * 20)
+    ...     keras_plm.save(f"{folder}/words", words, words.tokenizer())
+    ...     runner = Runner(task_from_file(film, "text", "label"), None, f"{folder}/words", folder, folder)
+    ...     run = Run(method="features", layers="embeddings", epochs=1)
+    ...     runner.run(run, seed=0).counts["train"]
+    28
     """
 
-    task: object
-    data: str
+    task: Task
+    data: str | None
     encoder: str
     results: str
     store: str
     feature_gb: float = 8.0
-    progress: object = None
+    progress: Callable[[str], Any] | None = None
     models: str | None = None
     name: str = ""
-    epoch: object = None
+    epoch: Callable[[str], Any] | None = None
     devices: int | None = 1
 
     def __post_init__(self):
@@ -81,7 +106,7 @@ class Runner:
             split: self.task.read(self.data, split) for split in ("train", "dev", "test")
         }
         self._stores, self._words, self._joined, self._limited = {}, {}, {}, {}
-        self._planned, self._probed = [], {}
+        self._common_fit = CommonFit(self)
         self.scheme = None
         if self.task.head.kind == "words":
             every = [example for part in self.examples.values() for example in part]
@@ -89,7 +114,7 @@ class Runner:
         texts = [[_content(e) for e in part] for part in self.examples.values()]
         self._data_and_weights = fingerprint(self.pretrained, self.tokenizer, texts)
 
-    def parts(self, run):
+    def parts(self, run: Run) -> tuple[dict[str, Sequence[Example]], dict | None]:
         """Returns the examples of a run by split; for joined sentences, also their words."""
         limit = run.document_tokens
         if not limit:
@@ -99,11 +124,11 @@ class Runner:
             self._joined[limit] = [{s: found[i] for s, found in joined.items()} for i in (0, 1)]
         return self._joined[limit]
 
-    def train_examples(self, run):
+    def train_examples(self, run: Run) -> Sequence[Example]:
         """Returns the training examples of a run, all or a fixed random part."""
         return self._at_most(run, "train", run.train_limit)
 
-    def dev_examples(self, run):
+    def dev_examples(self, run: Run) -> Sequence[Example]:
         """Returns the dev set of a run, all or a fixed random part."""
         return self._at_most(run, "dev", run.dev_limit)
 
@@ -117,15 +142,15 @@ class Runner:
             self._limited[key] = [examples[row] for row in np.sort(rows)]
         return self._limited[key]
 
-    def result_name(self, run, seed):
+    def result_name(self, run: Run, seed: int) -> str:
         """Returns the name of a run's result in the folder of results."""
         return result_name(self.task.name, self.name, run.name, seed)
 
-    def path(self, run, seed):
+    def path(self, run: Run, seed: int) -> Path:
         """Returns the path of a run's result file before packing."""
         return self.kept.file(self.result_name(run, seed))
 
-    def key(self, run, seed):
+    def key(self, run: Run, seed: int) -> str:
         """Returns the hash of configuration, data and encoder weights."""
         return result_hash(self.task.name, run.to_json(), seed, self._inputs(run))
 
@@ -143,7 +168,7 @@ class Runner:
             self._words[run.words] = words, fingerprint(words)
         return self._words[run.words]
 
-    def run(self, run, seed):
+    def run(self, run: Run, seed: int) -> Record:
         """Runs a configuration unless its result exists, and returns the `Record`.
 
         It waits for another process that computes the same result.
@@ -178,8 +203,8 @@ class Runner:
         set_seed(seed)
         labels = self._labels
         searched = done or (self.result(run, 0) if seed else None)
-        if self._is_probe(run, seed, labels):
-            trials, model, predicted = self._probe(run, seed, labels, searched)
+        if self._common_fit.takes(run, seed, labels):
+            trials, model, predicted = self._common_fit.fit(run, seed, labels, searched)
             log = model.log
         elif searched is None:
             trials, model, log = self._search(run, labels)
@@ -219,7 +244,9 @@ class Runner:
         if model_file is not None:
             with replacing(model_file, ".keras") as temporary:
                 self._whole(run, model, record.learning_rate, seed, labels).save(temporary)
-            saved = f"; the model is {model_file}"
+            size = model_file.stat().st_size / 1e6
+            part = " with its frozen encoder" if run.reads_features else ""
+            saved = f"; the model{part} is {model_file} ({size:,.1f} MB)"
         parts = {name: summands(m, truth, predicted) for name, m in self.task.metrics.items()}
         parts = {name: part for name, part in parts.items() if part is not None}
         with self.kept.changing():  # no other process writes a seed of other settings
@@ -305,7 +332,7 @@ class Runner:
             self.task.head.target(example, labels, training=False, number=i)
         return labels
 
-    def unseen_labels(self):
+    def unseen_labels(self) -> list[Any]:
         """Returns the labels of dev set and evaluation split without training examples.
 
         They count as errors.
@@ -322,92 +349,9 @@ class Runner:
         name = f"{self.task.name}.{self.name}.{run.name}.keras"
         return Path(self.models) / name
 
-    def plan(self, todo):
-        """Announces pairs of run and seed that follow: linear heads of one kind train together."""
-        self._planned = list(todo)
-
-    def _is_probe(self, run, seed, labels):
-        """Whether a run trains a linear head on features in the fit of several such runs."""
-        if not run.reads_features or run.words:
-            return False
-        method, head = run.build(run.grid[0], seed), run.head(self.task)
-        if method.reader != "linear":
-            return False
-        return can_probe(method, head, labels, self.features(run, seed, self.train_examples(run)))
-
-    def _probe(self, run, seed, labels, searched):
-        """`(trials, probe, predictions)` of a run and seed, as `_search` and `_predict`."""
-        parts = self.train_examples(run), self.dev_examples(run), self.parts(run)[0]["test"]
-        stores = [self.features(run, seed, part) for part in parts]  # not part of the fit's time
-        begun = time.monotonic()
-        if (run, seed) not in self._probed:
-            self._fit_probes(run, seed, labels, stores)
-        trials, probe, predicted = self._probed.pop((run, seed))
-        if searched is None:
-            for trial in trials:
-                self.say(_said(run, trial))
-        if probe is None:
-            raise _diverged(run, trials)
-        spent = time.monotonic() - begun - sum(trial["seconds"] for trial in trials)
-        probe.log |= {
-            "feature_bytes": sum(store.array.nbytes for store in stores[:2]),
-            "others_seconds": spent,  # below 0 if an earlier run fitted this probe
-        }
-        return (trials if searched is None else searched["trials"]), probe, predicted
-
-    def _fit_probes(self, run, seed, labels, stores):
-        """Trains the probes of a run and seed and, in the same fits, of those planned after it."""
-        rates, seeds = self._together(run, seed)
-        method, head = run.build(run.grid[0], seed), run.head(self.task)
-        counts, metric = self.parts(run)[1], next(iter(self.task.metrics.values()))
-        parts = stores[:2], self.train_examples(run), self.dev_examples(run), labels, metric
-        begun = time.monotonic()
-        shown = self.epoch and (
-            lambda count, epoch: self.epoch(
-                f"{count} linear heads on features: epoch {epoch} of {run.epochs}"
-            )
-        )
-        for model, probes in fit_probes(method, head, *parts, rates, seeds, shown):
-            share = round((time.monotonic() - begun) / len(probes), 3)
-            trials, best = {}, {}
-            for name, probe in probes.items():
-                key, score = (name.layers, name.seed), probe.log["dev_score"]
-                if score is not None and score > _best_score(trials.get(key, ())):
-                    best[key] = name
-                trials.setdefault(key, []).append(_trial(name.learning_rate, probe.log, share))
-            predicted = dict.fromkeys(trials)
-            found = model.predict_labels(stores[2], labels, list(best.values()))
-            predicted |= dict(zip(best, found, strict=True))
-            for (layers, number), tried in trials.items():
-                answers = predicted[layers, number]
-                probe = None if answers is None else probes[best[layers, number]]
-                if probe is not None and counts is not None:
-                    answers = part_sentences(answers, counts["test"])
-                key = dataclasses.replace(run, layers=layers), number
-                self._probed[key] = tried, probe, answers
-            begun = time.monotonic()
-
-    def _together(self, run, seed):
-        """`(rates, seeds)` of the probes to train with those of a run and seed.
-
-        They differ only in the choice of layers and, after seed 0 has chosen the learning rates,
-        in the seed.
-        """
-        rates, seeds = {}, set()
-        for other, number in [(run, seed), *self._planned]:
-            if _but_layers(other) != _but_layers(run) or (number > 0) != (seed > 0):
-                continue
-            if run.method == "randomly_initialised" and number != seed:
-                continue  # each seed has features of its own
-            if (other, number) != (run, seed) and self.result(other, number) is not None:
-                continue
-            first = self.result(other, 0)
-            if number and first is None:
-                continue  # seed 0 has not chosen a learning rate yet
-            chosen = first and [best_trial(first["trials"])["learning_rate"]]
-            rates[other.layers] = chosen or other.grid
-            seeds.add(number)
-        return rates, sorted(seeds)
+    def plan(self, todo: Iterable[tuple[Run, int]]) -> None:
+        """Announces pairs of run and seed that follow, see `CommonFit`."""
+        self._common_fit.plan(todo)
 
     def _whole(self, run, model, rate, seed, labels):
         """Returns the trained head; a task network on features gets its frozen encoder."""
@@ -444,15 +388,15 @@ class Runner:
                 model, log = self._fit(run, rate, 0, labels)
             except FloatingPointError as error:
                 log = {"dev_score": None, "error": str(error)}
-            if log["dev_score"] is not None and log["dev_score"] > _best_score(trials):
+            if log["dev_score"] is not None and log["dev_score"] > best_score(trials):
                 best, best_log = model, log  # the first of equals, like `max`
-            trials.append(_trial(rate, log, round(time.monotonic() - begun, 1)))
-            self.say(_said(run, trials[-1]))
+            trials.append(trial_of(rate, log, round(time.monotonic() - begun, 1)))
+            self.say(line_about(run, trials[-1]))
         if best is None:
-            raise _diverged(run, trials)
+            raise diverged(run, trials)
         return trials, best, best_log
 
-    def result(self, run, seed):
+    def result(self, run: Run, seed: int) -> Record | None:
         """Returns the stored `Record` if its configuration, data and weights match."""
         return self.kept.done(self.result_name(run, seed), self.key(run, seed))
 
@@ -526,7 +470,7 @@ class Runner:
             predicted = model.predict(examples)
         return predicted if counts is None else part_sentences(predicted, counts["test"])
 
-    def features(self, run, seed, examples):
+    def features(self, run: Run, seed: int, examples: Sequence[Example]) -> FeatureStore:
         """Returns the features of some examples, extracted once for all choices of layers."""
         pool = run.build(run.grid[0], seed).store_pool(run.head(self.task))
         key = (run.method, seed if run.method == "randomly_initialised" else 0, pool, id(examples))
@@ -552,47 +496,10 @@ class Runner:
             self._stores[key] = store, examples
         return self._stores[key][0]
 
-    def say(self, line):
+    def say(self, line: str) -> None:
+        """Passes a line of text to `progress`."""
         if self.progress is not None:
             self.progress(f"{self.task.name}  {line}")
-
-
-def _but_layers(run):
-    """The settings of a run without its choice of layers."""
-    return dataclasses.asdict(run) | {"layers": None}
-
-
-def best_trial(trials):
-    """Returns the trial with the highest score on the dev set; among equals, the first."""
-    scored = [trial for trial in trials if trial["dev_score"] is not None]
-    return max(scored, key=lambda trial: trial["dev_score"])
-
-
-def _trial(rate, log, seconds):
-    """A trial of a record: a learning rate and the best score of its fit on the dev set."""
-    names = ("dev_score", "error") if log["dev_score"] is None else ("dev_score", "best_epoch")
-    return {"learning_rate": rate, **{name: log[name] for name in names}, "seconds": seconds}
-
-
-def _said(run, trial):
-    """A line of progress about a trial."""
-    words = f"{run.name} learning rate {trial['learning_rate']:g}"
-    if trial["dev_score"] is None:
-        return f"{words} diverged: {trial['error']}"
-    return f"{words}: {trial['dev_score']:.4f} on the dev set"
-
-
-def _diverged(run, trials):
-    """The error of a run that diverges with every learning rate."""
-    return FloatingPointError(
-        "Training must converge with one learning rate at least: give lower ones with "
-        f"--learning-rates. Received: {run.learning_rates}, where the first gave: "
-        f"{trials[0].get('error', 'outputs on the evaluation split that are not finite')}"
-    )
-
-
-def _best_score(trials):
-    return max((t["dev_score"] for t in trials if t["dev_score"] is not None), default=-np.inf)
 
 
 def _distribution(devices):
