@@ -125,6 +125,23 @@ class TransformerStack(keras.layers.Layer):
             layers.append(output)
         return self._finish(layers)
 
+    def compute_output_spec(
+        self,
+        inputs: keras.KerasTensor,
+        padding_mask: keras.KerasTensor | None = None,
+        attention_mask: keras.KerasTensor | None = None,
+        causal: bool = False,
+        source: keras.KerasTensor | None = None,
+        source_mask: keras.KerasTensor | None = None,
+        training: bool | None = None,
+        mask: keras.KerasTensor | None = None,
+    ) -> list[keras.KerasTensor]:
+        padding_mask = mask if padding_mask is None else padding_mask
+        masks = {"padding_mask": padding_mask, "attention_mask": attention_mask}
+        masks |= {"source": source, "source_mask": source_mask}
+        outputs = [block.compute_output_spec(inputs, **masks) for block in self.blocks]
+        return [keras.KerasTensor(inputs.shape, dtype=inputs.dtype), *outputs]
+
     def compute_mask(self, inputs, previous_mask):
         return [previous_mask] * (self.num_layers + 1)
 

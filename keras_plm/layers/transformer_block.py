@@ -17,7 +17,7 @@ from keras_plm.layers._fused_layers import (
     layer_norm,
     recomputed,
 )
-from keras_plm.layers.attention import visible
+from keras_plm.layers.attention import check_masks, visible
 from keras_plm.layers.multi_head_attention import (
     MultiHeadAttention,
     check_cache,
@@ -393,6 +393,26 @@ class TransformerBlock(keras.layers.Layer):
 
         arrays = self.arrays(), inputs, source
         return recomputed(block, arrays) if remat and training else block(arrays)
+
+    def compute_output_spec(
+        self,
+        inputs: keras.KerasTensor,
+        padding_mask: keras.KerasTensor | None = None,
+        attention_mask: keras.KerasTensor | None = None,
+        causal: bool = False,
+        source: keras.KerasTensor | None = None,
+        source_mask: keras.KerasTensor | None = None,
+        remat: bool = False,
+        training: bool | None = None,
+        mask: keras.KerasTensor | None = None,
+    ) -> keras.KerasTensor:
+        self._check_source(source)
+        padding_mask = mask if padding_mask is None else padding_mask
+        batch, steps = inputs.shape[:2]
+        check_masks(padding_mask, attention_mask, batch, steps, steps)
+        if source is not None:
+            check_masks(source_mask, None, batch, steps, source.shape[1])
+        return keras.KerasTensor(inputs.shape, dtype=self.compute_dtype)
 
     def run(
         self,

@@ -138,7 +138,8 @@ def test_valid_inputs_are_read_by_all_that_reads(tmp_path):
         if reader.gz == "always":
             continue
         before = state(folder)
-        sys.settrace(note)
+        # Tables of suites call small functions millions of times, and read no file themselves.
+        sys.settrace(None if reader.name.startswith("suite_") else note)
         try:
             found = reader.judge(folder)
         finally:

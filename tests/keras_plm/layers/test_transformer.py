@@ -381,6 +381,27 @@ def test_a_source_is_needed_where_it_has_a_use():
 
 
 @pytest.mark.backend_neutral
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize("cross", [False, True])
+def test_symbolic_outputs_are_those_of_a_call(cross, dtype):
+    x, source = normal(B, T, D), normal(B, T + 2, D)
+    given = {"padding_mask": np.ones((B, T), bool), "attention_mask": np.ones((T, T), bool)}
+    given |= {"source": source, "source_mask": np.ones((B, T + 2), bool)} if cross else {}
+    symbols = {n: keras.KerasTensor(v.shape, keras.backend.standardize_dtype(v.dtype))
+               for n, v in given.items()}  # fmt: skip
+    stack = TransformerStack(2, 2, D, 3, cross_attention=cross, pre_norm=True, dtype=dtype)
+    found, wanted = stack(keras.KerasTensor(x.shape), **symbols), stack(x, **given)
+    for symbol, real in zip(found, wanted, strict=True):
+        assert tuple(symbol.shape) == tuple(real.shape)
+        assert symbol.dtype == keras.backend.standardize_dtype(real.dtype)
+    long = keras.KerasTensor((B, T + 1), "bool")
+    with pytest.raises(ValueError, match="padding_mask"):
+        stack(keras.KerasTensor(x.shape), **symbols | {"padding_mask": long})
+    if cross:
+        with pytest.raises(ValueError, match="padding_mask|source_mask"):
+            stack(keras.KerasTensor(x.shape), **symbols | {"source_mask": long})
+
+
 def test_block_refuses_another_width():
     with pytest.raises(ValueError, match="as wide as `hidden_dim`"):
         TransformerBlock(2, D, 11)(normal(B, T, D + 2))
