@@ -80,14 +80,14 @@ FAULTS = [
         "8faa103",
         'thin = [weight.path for weight in encoder.weights if "lora_kernel" in weight.path]',
         "thin = []",
-        ("tests/keras_plm/transfer/test_lora.py::test_features_follow_the_matrices",),
+        ("tests/keras_plm/transfer/test_lora.py::test_features_include_the_low_rank_matrices",),
     ),
     Fault(
         "tables_as_lists",
         "209b56f",
         'if single or hasattr(values, "columns"):',
         "if single:",
-        ("tests/keras_plm/files/test_sequences.py::test_a_table_is_no_list",),
+        ("tests/keras_plm/files/test_sequences.py::test_as_list_refuses_a_table",),
     ),
     Fault(
         "fit_without_targets",
@@ -95,7 +95,7 @@ FAULTS = [
         "labelled = not targets or x.has_targets",
         "labelled = True",
         (
-            "tests/keras_plm/files/test_sequences.py::test_fit_and_evaluate_take_no_texts_and_need_targets",
+            "tests/keras_plm/files/test_sequences.py::test_fit_and_evaluate_refuse_texts_and_missing_targets",
         ),
     ),
     Fault(
@@ -103,7 +103,7 @@ FAULTS = [
         "bbddf03",
         'if not kwargs.get("_use_cached_eval_dataset"):',
         "if True:",
-        ("tests/house/test_arguments.py::test_a_generator_of_validation_data_is_read_whole",),
+        ("tests/house/test_arguments.py::test_fit_evaluates_all_steps_of_a_validation_generator",),
     ),
     Fault(
         "logged_metrics_of_padding",
@@ -139,7 +139,7 @@ FAULTS = [
         "return largest - logits.log_softmax(-1).gather(1, place[:, None])[:, 0]",
         "return logits[:, 0] - logits.log_softmax(-1)[:, 0]",
         (
-            "tests/keras_plm/pretraining/test_bilm.py::test_a_word_that_is_impossible_costs_no_precision",
+            "tests/keras_plm/pretraining/test_bilm.py::test_logsumexp_stays_precise_with_very_low_logits",
         ),
     ),
     Fault(
@@ -147,14 +147,16 @@ FAULTS = [
         "a988d54",
         "if (example.pair is not None) != self.trained_on_pairs:",
         "if False:",
-        ("tests/keras_plm/transfer/test_methods.py::test_it_predicts_for_what_it_was_trained_on",),
+        (
+            "tests/keras_plm/transfer/test_methods.py::test_predict_refuses_another_input_kind_than_in_training",
+        ),
     ),
     Fault(
         "batches_changed_by_an_objective",
         "eed0078",
         "return self._changed(collate=collate)",
         "self.collate = collate\n        return self",
-        ("tests/keras_plm/transfer/test_gpt.py::TestTheAuxiliaryObjective",),
+        ("tests/keras_plm/transfer/test_gpt.py::TestAuxiliaryObjective",),
     ),
     Fault(
         "unknown_arguments_of_bert",
@@ -163,7 +165,7 @@ FAULTS = [
         "DTypePolicy | None = None,\n        name: str | None = None,",
         "norm_epsilon: float = 1e-12,\n        trainable: bool = True,\n        dtype: str | keras."
         "DTypePolicy | None = None,\n        name: str | None = None, **kwargs,",
-        ("tests/keras_plm/models/test_bert.py::test_refuses_arguments_it_has_not",),
+        ("tests/keras_plm/models/test_bert.py::test_refuses_unknown_arguments",),
     ),
     Fault(
         "class_weights_without_effect",
@@ -192,7 +194,7 @@ FAULTS = [
         "check_outputs(scores[np.isnan(scores)])",
         "pass",
         (
-            "tests/keras_plm/training/test_diverged.py::test_weights_that_are_not_finite_write_nothing",
+            "tests/keras_plm/training/test_diverged.py::test_generate_refuses_weights_that_are_not_finite",
         ),
     ),
     Fault(

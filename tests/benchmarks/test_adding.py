@@ -54,7 +54,7 @@ def add(tmp_path, monkeypatch):
     return write
 
 
-def test_a_suite_is_one_file(add, tmp_path, monkeypatch):
+def test_suite_is_added_by_one_file(add, tmp_path, monkeypatch):
     found = add(suites, SUITE)
     assert set(found) == {*suites.SUITES, "toy"} and next(iter(found)) == "toy"  # the oldest
     monkeypatch.setattr(suites, "SUITES", found)
@@ -64,7 +64,7 @@ def test_a_suite_is_one_file(add, tmp_path, monkeypatch):
     assert section.text == "[\n 1,\n 2\n]\n" and section.title == "A paper, table 1"
 
 
-def test_a_claim_is_one_row_of_any_file(add, tmp_path, monkeypatch):
+def test_claim_is_added_by_one_row_in_a_file(add, tmp_path, monkeypatch):
     found = add(claims, ROWS)
     assert set(found) == {*claims.CLAIMS, "toy-t1"}
     monkeypatch.setattr(claims, "CLAIMS", {"toy-t1": found["toy-t1"]})

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.backend_neutral
 
 @pytest.mark.full
 @pytest.mark.parametrize("processes", [4])
-def test_each_kind_of_folder_is_whole_and_of_one_writer(processes, tmp_path):
+def test_concurrent_writers_leave_complete_folders(processes, tmp_path):
     for name, found in try_writers(tmp_path, KINDS, 2, processes).items():
         assert found["errors"] == [], name
         assert found["wrote"] + found["refused"] == 2 * processes and found["wrote"] >= 2, name
@@ -49,7 +49,7 @@ kind().check()
 
 
 @pytest.mark.full
-def test_a_full_disk_is_named_and_the_next_call_is_right(tmp_path):
+def test_full_disk_raises_clear_errors_and_retry_succeeds(tmp_path):
     places = [tmp_path / name / "0" for name in KINDS]
     mounted = []
     try:
@@ -67,7 +67,7 @@ def test_a_full_disk_is_named_and_the_next_call_is_right(tmp_path):
             subprocess.run(["umount", str(place)], check=True)
 
 
-def test_the_command_writes_what_it_finds(tmp_path, monkeypatch, capsys):
+def test_check_writers_command_writes_its_findings(tmp_path, monkeypatch, capsys):
     def found(folder, names, trials, processes):
         return {name: {"wrote": trials * processes, "errors": []} for name in names}
 
@@ -80,7 +80,7 @@ def test_the_command_writes_what_it_finds(tmp_path, monkeypatch, capsys):
     assert "`trials` must be 1 or more. Received: 0" in capsys.readouterr().err
 
 
-def test_the_reference_of_probes_is_logistic_regression():
+def test_probe_reference_equals_sklearn_logistic_regression():
     from sklearn.linear_model import LogisticRegression
 
     rng = np.random.default_rng(0)

@@ -102,13 +102,13 @@ def scored(root, name, scores, **fields):
 
 
 class TestRows:
-    def test_there_are_many_with_names_of_their_own(self):
+    def test_claims_have_unique_names_and_statements(self):
         assert len(CLAIMS) >= 40
         assert all(name == claim.name for name, claim in CLAIMS.items())
         said = [(c.source, c.statement, c.task) for c in CLAIMS.values()]
         assert len(set(said)) == len(said)
 
-    def test_a_row_names_what_is_there(self):
+    def test_claims_refer_to_existing_suites_tasks_and_settings(self):
         for claim in CLAIMS.values():
             assert claim.source, claim.name
             for arm in (claim.better, claim.worse):
@@ -125,7 +125,7 @@ class TestRows:
                 else:
                     assert not arm.encoder and not arm.fields, claim.name
 
-    def test_a_statement_goes_the_way_of_its_cells_and_figures(self):
+    def test_statement_direction_matches_arms_and_published_figures(self):
         for claim in CLAIMS.values():
             assert claim.statement == f"{claim.better.label} > {claim.worse.label}"
             assert claim.statement.count(" > ") == 1 and claim.better != claim.worse
@@ -143,7 +143,7 @@ class TestRows:
                     if arm.label.endswith(word) and arm.read is None:
                         assert arm.fields.get("method") == method, arm.label
 
-    def test_published_tables_are_whole(self):
+    def test_published_figures_equal_a_second_copy(self):
         """Compares the figures with a second copy of some rows of the papers."""
         figures = {name: claim.published for name, claim in CLAIMS.items()}
         assert figures["elmo-t2-last-baseline-snli"] == (89.1, 88.1)
@@ -156,7 +156,7 @@ class TestRows:
         assert CLAIMS["elmo-t2-mix-last-wikigold"].on == "SQuAD F1"
 
     @pytest.mark.full
-    def test_what_was_not_looked_up_says_so(self):
+    def test_unverified_claims_are_marked_unverified(self):
         tune = [c for c in CLAIMS.values() if c.name.startswith("tune-")]
         assert tune and not any(c.verified for c in tune)
         assert not CLAIMS["liu-t1-ewt"].verified and CLAIMS["liu-lstm-higher"].verified
@@ -164,14 +164,14 @@ class TestRows:
                           if r["name"].startswith("tune-")])  # fmt: skip
         assert "92.4 and 92.2 (CoNLL-2003 F1), unverified" in shown
 
-    def test_both_conclusions_are_among_them(self):
+    def test_both_papers_have_five_or_more_conclusions(self):
         concluded = [c for c in CLAIMS.values() if c.conclusion]
         for paper in ("Peters et al. 2018", "Devlin et al. 2018"):
             assert sum(c.source.startswith(paper) for c in concluded) >= 5
 
 
 class TestPlanted:
-    def test_a_true_difference_is_reproduced_and_its_reverse_contradicted(self, tmp_path):
+    def test_true_difference_is_reproduced_and_reverse_contradicted(self, tmp_path):
         plant(tmp_path, "a", answers(0.7, seed=1))
         plant(tmp_path, "b", answers(0.5, seed=2))
         there, back = judged(tmp_path, claim(), claim("b", "a", "another paper, table 1"))
@@ -186,7 +186,7 @@ class TestPlanted:
         assert back["effect"] == pytest.approx(-there["effect"])
 
     @pytest.mark.full
-    def test_what_could_have_been_seen_is_seen_four_times_of_five(self, tmp_path):
+    def test_detectable_difference_is_found_in_80_percent_of_cases(self, tmp_path):
         """Plants the smallest detectable difference many times."""
         claims = [claim(f"a{i}", f"b{i}", f"paper {i}, table 1") for i in range(40)]
         size = 0.0  # the first pass finds the detectable size, the second one plants it
@@ -199,7 +199,7 @@ class TestPlanted:
         assert sum(r["verdict"] == "reproduced" for r in found) >= 32
 
     @pytest.mark.full
-    def test_of_equal_methods_few_are_told_apart(self, tmp_path):
+    def test_equal_methods_are_rarely_judged_different(self, tmp_path):
         """Equal methods differ significantly in at most about 5 % of 80 repetitions."""
         for deviation, most in ((0.0, 5), (0.06, 9)):
             root, claims = tmp_path / str(deviation), []
@@ -211,14 +211,14 @@ class TestPlanted:
             assert found["not separable"] >= 80 - most
             assert found["reproduced"] + found["contradicted"] == 80 - found["not separable"]
 
-    def test_what_is_missing_was_not_run(self, tmp_path):
+    def test_claim_without_results_is_not_run(self, tmp_path):
         plant(tmp_path, "a", answers(0.7))
         (found,) = judged(tmp_path)
         assert found["verdict"] == "not run" and found["effect"] is None and found["p"] is None
         assert found["note"] == "no result of b"
         assert {r["verdict"] for r in verdicts(tmp_path)} == {"not run"}
 
-    def test_holm_takes_a_published_table_together(self, tmp_path):
+    def test_holm_correction_covers_one_published_table(self, tmp_path):
         for share in np.arange(0.02, 0.2, 0.005):
             plant(tmp_path, "a", answers(0.5 + share, seed=1))
             plant(tmp_path, "b", answers(0.5, seed=2))
@@ -237,16 +237,16 @@ class TestPlanted:
         elsewhere = [dataclasses.replace(c, source="a paper, table 2") for c in others]
         assert judged(tmp_path, claim(), *elsewhere)[0]["verdict"] == "reproduced"
 
-    def test_the_same_seed_gives_the_same(self, tmp_path):
+    def test_equal_seeds_produce_equal_verdicts(self, tmp_path):
         plant(tmp_path, "a", answers(0.62, seed=1))
         plant(tmp_path, "b", answers(0.6, seed=2))
         assert judged(tmp_path) == judged(tmp_path)
         assert judged(tmp_path)[0]["low"] != judged(tmp_path, seed=1)[0]["low"]
         # Other claims change only Holm's correction.
-        beside = judged(tmp_path, claim(), claim("b", "a"))[0]
-        assert {**beside, "adjusted": 0} == {**judged(tmp_path)[0], "adjusted": 0}
+        with_other = judged(tmp_path, claim(), claim("b", "a"))[0]
+        assert {**with_other, "adjusted": 0} == {**judged(tmp_path)[0], "adjusted": 0}
 
-    def test_a_gain_beside_a_gain(self, tmp_path):
+    def test_claim_compares_two_gains(self, tmp_path):
         for i, (name, share) in enumerate({"a": 0.8, "b": 0.5, "c": 0.6, "d": 0.55}.items()):
             plant(tmp_path, name, answers(share, count=600, seed=i))
         one, two = arm("a", minus=arm("b")), arm("c", minus=arm("d"))
@@ -254,13 +254,13 @@ class TestPlanted:
         assert found["verdict"] == "reproduced" and found["effect"] == pytest.approx(25, abs=6)
 
 
-class TestSeedsAlone:
+class TestSeedsWithoutExamples:
     def verdict(self, tmp_path, one, two):
         scored(tmp_path, "a", one)
         scored(tmp_path, "b", two)
         return judged(tmp_path)[0]
 
-    def test_few_describe(self, tmp_path):
+    def test_three_seeds_yield_a_descriptive_verdict(self, tmp_path):
         found = self.verdict(tmp_path, [60, 61, 62], [50, 51, 52])
         assert found["verdict"] == "reproduced (descriptive)" and found["p"] is None
         assert found["basis"] == "seeds, descriptive" and "not kept" in found["note"]
@@ -277,23 +277,23 @@ class TestSeedsAlone:
         ([60, 61], [50, 51, 52]),  # two seeds
         ([60, 60, 60], [60, 60, 60]),
     ])  # fmt: skip
-    def test_few_that_do_not_part_are_not_separable(self, tmp_path, one, two):
+    def test_few_seeds_without_clear_gap_are_not_separable(self, tmp_path, one, two):
         found = self.verdict(tmp_path, one, two)
         assert found["verdict"] == "not separable" and found["low"] <= found["high"]
 
-    def test_one_has_no_interval(self, tmp_path):
+    def test_one_seed_has_no_interval(self, tmp_path):
         found = self.verdict(tmp_path, [60], [50, 51, 52])
         assert found["verdict"] == "not separable" and found["effect"] == pytest.approx(9)
         assert found["low"] is None and found["detectable"] is None and "one run" in found["basis"]
 
-    def test_eight_decide(self, tmp_path):
+    def test_eight_seeds_allow_a_significance_test(self, tmp_path):
         found = self.verdict(tmp_path, np.linspace(60, 64, 8), np.linspace(57, 61, 8))
         assert found["verdict"] == "reproduced" and found["basis"] == "seeds"
         assert found["p"] < 0.01 and "of these test examples" in found["note"]
         found = self.verdict(tmp_path, np.linspace(60, 64, 8), np.linspace(59.9, 63.9, 8))
         assert found["verdict"] == "not separable" and found["p"] > 0.5
 
-    def test_of_equal_methods_few_are_described_as_different(self):
+    def test_descriptive_rule_has_below_5_percent_false_positives(self):
         """At most one pair in twenty, as the rules state."""
         rng, separated = np.random.default_rng(0), 0
         from scipy.stats import ttest_ind
@@ -303,7 +303,7 @@ class TestSeedsAlone:
         separated = np.mean(apart & (ttest_ind(one, two, axis=1, equal_var=False).pvalue < 0.05))
         assert 0.02 < separated < 0.05
 
-    def test_few_examples_kept_or_few_seeds_decide_nothing(self, tmp_path):
+    def test_missing_examples_or_two_seeds_weaken_the_verdict(self, tmp_path):
         plant(tmp_path, "a", answers(0.8, 3))
         path = plant(tmp_path, "b", answers(0.5, 3, seed=1))
         path.with_suffix(".npz").unlink()
@@ -321,13 +321,13 @@ class TestFiles:
         plant(root, "a", answers(0.8))
         return plant(root, "b", answers(0.5, seed=1))
 
-    def test_unlike_terms_are_told(self, tmp_path):
+    def test_note_lists_differing_settings(self, tmp_path):
         plant(tmp_path, "a", answers(0.8), epochs=5, batch_size=8)
         plant(tmp_path, "b", answers(0.5, seed=1))
         note = judged(tmp_path)[0]["note"]
         assert "unlike terms, epochs: 5 and 10; unlike terms, batch size: 8 and 32" in note
 
-    def test_runs_of_other_kinds_are_not_of_a_cell(self, tmp_path):
+    def test_runs_with_other_settings_are_ignored(self, tmp_path):
         self.both(tmp_path)
         alone = judged(tmp_path)
         plant(tmp_path, "a", answers(0.1), reader="bilstm")
@@ -344,11 +344,11 @@ class TestFiles:
         ("[1]", "seed2.json: This is not the result of a run.*must hold an object"),
         ('{"task": "sst5"}', "seed2.json: This is not the result of a run.*`encoder` must be text"),
     ])  # fmt: skip
-    def test_damaged_and_foreign_files_are_named(self, tmp_path, text, message):
+    def test_damaged_and_foreign_files_are_left_out(self, tmp_path, text, message):
         self.both(tmp_path).write_text(text)
         assert re.search(message, refused(tmp_path))
 
-    def test_a_damaged_file_takes_its_own_task_alone(self, tmp_path, capsys):
+    def test_damaged_file_affects_only_its_own_task(self, tmp_path, capsys):
         self.both(tmp_path)
         for name in ("a", "b"):
             plant(tmp_path, name, answers(0.5), task="snli")
@@ -368,7 +368,7 @@ class TestFiles:
         assert main(["claims", *flags]) == 2  # the page does not change
         assert "Pages show only verdicts of complete results" in capsys.readouterr().err
 
-    def test_scores_that_are_none_are_named(self, tmp_path):
+    def test_missing_and_nan_scores_are_refused(self, tmp_path):
         path = self.both(tmp_path)
         result = json.loads(path.read_text())
         for wrong in ({"accuracy": None}, {"accuracy": float("nan")}, {}):
@@ -380,7 +380,7 @@ class TestFiles:
             refused(tmp_path),
         )
 
-    def test_two_results_that_disagree_are_named(self, tmp_path):
+    def test_conflicting_results_of_one_seed_are_refused(self, tmp_path):
         path = self.both(tmp_path)
         copied = path.with_name("copy.seed2.json")
         copied.write_text(path.read_text())
@@ -391,7 +391,7 @@ class TestFiles:
         write_json(copied, result | {"seed": 3, "inputs": "other weights"})
         assert re.search("Seeds of one run share settings", refused(tmp_path))
 
-    def test_examples_must_belong(self, tmp_path):
+    def test_examples_must_belong_to_their_result(self, tmp_path):
         path = self.both(tmp_path)
         parts, kept = np.ones((300, 2)), ResultFolder(path.parent)
         kept.write_examples(path.name, "another run", {"accuracy": ("mean", parts)})
@@ -402,12 +402,12 @@ class TestFiles:
         path.with_suffix(".npz").write_bytes(b"PK nothing")
         assert re.search("must be a whole .npz file", refused(tmp_path))
 
-    def test_sides_of_different_examples_are_refused(self, tmp_path):
+    def test_arms_with_different_examples_are_refused(self, tmp_path):
         plant(tmp_path, "a", answers(0.8))
         plant(tmp_path, "b", answers(0.5, count=200))
         assert re.search("must have the same examples.*a-b", refused(tmp_path))
 
-    def test_true_labels_tell_examples_apart(self):
+    def test_pairing_requires_equal_true_labels(self):
         rng = np.random.default_rng(0)
         true, other = rng.random((2, 50)) < 0.5
         for kind, metric in (("f1", metrics.f1), ("matthews", metrics.matthews_correlation),
@@ -419,7 +419,7 @@ class TestFiles:
             assert not paired(kind, [(1, np.stack(parts[:1])), (-1, np.stack(parts[2:]))])
             assert not paired(kind, [(1, np.stack(parts[::2])), (-1, np.stack(parts[:1]))])
 
-    def test_other_files_that_are_no_results_are_named(self, tmp_path):
+    def test_json_files_other_than_results_are_left_out(self, tmp_path):
         write_json(tmp_path / "gpt" / "zero_shot" / "gpt_mini.step_000000.json", {"step": 0})
         found = verdicts(tmp_path)
         assert {separated["verdict"] for separated in found} == {"not run"}
@@ -427,13 +427,13 @@ class TestFiles:
         for why in left_out(found):
             assert re.search("below .*gpt must be results of the harness.*'scores'", why)
 
-    def test_no_folder_is_refused(self, tmp_path):
+    def test_missing_folder_is_refused(self, tmp_path):
         with pytest.raises(ValueError, match="`--results` must be a folder of suites"):
             verdicts(tmp_path / "nothing")
 
 
 class TestCommand:
-    def test_says_all_and_counts(self, tmp_path, capsys):
+    def test_command_prints_all_claims_and_writes_counts(self, tmp_path, capsys):
         out = tmp_path / "new" / "verdicts.json"
         plant(tmp_path, "bert_mini", answers(0.7), task="sst2", method="fine_tune", layers="",
               train_limit=10_000)  # fmt: skip
@@ -453,7 +453,7 @@ class TestCommand:
         wanted += " verified note"
         assert set(wanted.split()) <= set(report["claims"][0])
 
-    def test_one_suite(self, tmp_path, capsys):
+    def test_suite_flag_limits_the_claims(self, tmp_path, capsys):
         assert main(["claims", "--results", str(tmp_path), "--suite", "gpt_ablation"]) == 0
         shown = capsys.readouterr().out
         assert "Radford et al. 2018, table 5" in shown and "Bahdanau" not in shown
@@ -478,7 +478,7 @@ def today():
 
 
 @pytest.mark.full
-def test_todays_results_try_many(today):
+def test_current_results_cover_25_or_more_claims(today):
     assert sum(r["verdict"] != "not run" for r in today) >= 25
     assert {r["verdict"] for r in today} <= set(VERDICTS)
     for r in today:
@@ -492,13 +492,13 @@ def test_todays_results_try_many(today):
 
 
 @pytest.mark.full
-def test_pages_show_todays_verdicts(today):
-    mend = "run `python -m benchmarks claims --docs`"
-    assert markdown(today, brief=True) == pages.shown("claims"), mend
-    assert markdown(today) == (ROOT / "benchmarks" / "results" / "claims.md").read_text(), mend
+def test_pages_show_current_verdicts(today):
+    fix = "run `python -m benchmarks claims --docs`"
+    assert markdown(today, brief=True) == pages.shown("claims"), fix
+    assert markdown(today) == (ROOT / "benchmarks" / "results" / "claims.md").read_text(), fix
     assert "| not separable |" in markdown(today)
     assert "| not separable |" not in markdown(today, brief=True)
 
 
-def test_a_claim_is_what_it_says():
+def test_claim_derives_statement_and_task_from_its_arms():
     assert isinstance(claim(), Claim) and claim().statement == "a > b" and claim().task == "sst5"

@@ -43,7 +43,7 @@ def test_demo_compares_layers_random_weights_and_fine_tuning(tmp_path, capsys):
     assert {p: p.stat().st_mtime_ns for p in files} == files
 
 
-def test_demo_takes_our_encoder_without_the_package(monkeypatch, capsys):
+def test_demo_uses_own_encoder_if_package_is_missing(monkeypatch, capsys):
     def missing(name):
         raise ValueError(f"The model {name!r} is part of a Python package")
 

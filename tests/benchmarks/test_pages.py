@@ -22,7 +22,7 @@ PAGES = {path.stem: path for path in MARKS.values()}
 
 @pytest.mark.full
 @pytest.mark.parametrize("page", sorted(PAGES))
-def test_tables_are_those_of_the_result_files(page):
+def test_tables_in_pages_equal_the_result_files(page):
     """If a table is outdated, run `python -m benchmarks report --docs`."""
     for mark, path in MARKS.items():
         if path == PAGES[page] and mark != "claims":  # `test_claims` computes the verdicts
@@ -72,7 +72,7 @@ def small_docs(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_table_changes_between_its_marks(small_docs):
+def test_into_page_replaces_the_table_between_its_marks(small_docs):
     assert pages.marks() == {
         "check_scaling": small_docs / "docs" / "speed.md",
         "features_or_fine_tuning.brief": small_docs / "README.md",
@@ -84,7 +84,7 @@ def test_a_table_changes_between_its_marks(small_docs):
     assert pages.shown("check_scaling") == "new \\1\n"
 
 
-def test_marks_that_are_not_right_are_named(small_docs):
+def test_wrong_marks_are_refused(small_docs):
     with pytest.raises(ValueError, match="Unknown mark 'check_scalling'.*mean 'check_scaling'"):
         pages.into_page("check_scalling", "")
     with pytest.raises(ValueError, match="Unknown mark 'demo'. .*language_models, word_vectors"):
@@ -123,7 +123,7 @@ def test_the_command_updates_one_suite(small_docs, capsys):
     (["--plots", "plots"], "only with a --suite"),
     (["--suite", "speed"], "Unknown suite"),
 ])  # fmt: skip
-def test_flags_that_do_not_go_together(flags, message, capsys):
+def test_conflicting_flags_are_refused(flags, message, capsys):
     assert main(["report", "--docs", *flags]) == 2
     assert message in capsys.readouterr().err
 

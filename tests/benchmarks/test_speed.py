@@ -63,7 +63,7 @@ def timed(tmp_path, flags):
 
 @pytest.mark.full
 @pytest.mark.backend_neutral
-def test_attention_runs_beside_its_peers(small, tmp_path):
+def test_attention_is_timed_against_its_peers(small, tmp_path):
     results, table = timed(tmp_path, [*small, "--work", "attention"])
     assert list(results) == ["attention infer 2x3x5x4", "attention train 2x3x5x4"]
     for name, work in results.items():
@@ -79,7 +79,7 @@ def test_attention_runs_beside_its_peers(small, tmp_path):
 
 @pytest.mark.full
 @pytest.mark.backend_neutral
-def test_decoding_runs_with_cache_and_without(small, tmp_path):
+def test_decoding_is_timed_with_and_without_cache(small, tmp_path):
     results, table = timed(tmp_path, [*small, "--work", "decode"])
     assert list(results) == ["decode greedy tiny", "decode beam-4 tiny"]
     for name, work in results.items():
@@ -100,7 +100,7 @@ def test_translation_trains_in_both_precisions(small, tmp_path):
 
 @pytest.mark.full
 @pytest.mark.backend_neutral
-def test_without_bfloat16_float32_is_timed_alone(small, tmp_path):
+def test_no_half_flag_times_only_float32(small, tmp_path):
     flags = [*small, "--work", "translate"]
     alone, _ = timed(tmp_path, [*flags, "--no-half"])
     half = {speed_translator.OURS_HALF, speed_translator.TORCH_HALF}
@@ -112,7 +112,7 @@ def test_without_bfloat16_float32_is_timed_alone(small, tmp_path):
 
 
 @pytest.mark.compiles
-def test_every_text_takes_all_steps(small):
+def test_timed_decoding_runs_all_steps_for_every_text(small):
     """Random weights never generate the end token."""
     written = []
 
@@ -127,7 +127,7 @@ def test_every_text_takes_all_steps(small):
 
 @pytest.mark.full
 @pytest.mark.parametrize("heads, head_dim", [(3, 5), (2, 7)])
-def test_kerass_layer_has_as_many_weights(heads, head_dim):
+def test_keras_attention_has_an_equal_number_of_weights(heads, head_dim):
     x = np.zeros((1, 2, heads * head_dim), "float32")
     ours = MultiHeadAttention(heads, heads * head_dim)
     theirs = keras.layers.MultiHeadAttention(heads, head_dim)
@@ -136,7 +136,7 @@ def test_kerass_layer_has_as_many_weights(heads, head_dim):
 
 
 @pytest.mark.full
-def test_torchs_transformer_computes_the_same(small):
+def test_torch_transformer_peer_computes_equal_logits(small):
     """With our weights and embeddings, it computes our logits."""
     torch = pytest.importorskip("torch")
     size = {**speed_translator.TRANSFORMER_SIZES["tiny"], "dropout": 0.0}
@@ -197,7 +197,7 @@ def test_torchs_transformer_computes_the_same(small):
 
 @pytest.mark.compiles
 @pytest.mark.parametrize("training, fused", [(False, 1), (None, 1), (True, 0)])
-def test_dropout_leaves_the_fused_path_to_inference(training, fused, monkeypatch):
+def test_dropout_disables_fused_attention_in_training(training, fused, monkeypatch):
     calls = []
 
     def spy(*arguments):
@@ -214,7 +214,7 @@ def test_dropout_leaves_the_fused_path_to_inference(training, fused, monkeypatch
 
 @pytest.mark.full
 @pytest.mark.split_to("torch")
-def test_the_path_taken_follows_the_products(monkeypatch):
+def test_fused_path_depends_on_precision_and_length(monkeypatch):
     """Full float32 is fused in training too; oneDNN's products are not."""
     torch = pytest.importorskip("torch")
     if keras.backend.backend() != "torch":
@@ -250,13 +250,13 @@ def test_the_path_taken_follows_the_products(monkeypatch):
         (["--length", "1024"], "`length` must be .* at most 512"),
     ],
 )
-def test_speed_refuses_before_it_times(flags, match, capsys):
+def test_speed_refuses_bad_flags_before_timing(flags, match, capsys):
     assert main(["speed", *flags]) == 2
     assert re.search(match, capsys.readouterr().err)
 
 
 @pytest.mark.backend_neutral
-def test_files_from_before_a_setting_are_still_read():
+def test_speed_files_of_earlier_versions_are_read():
     old = json.loads((ROOT / "benchmarks" / "results" / "speed.json").read_text())
     assert SpeedSettings(**old["settings"]).repeats == old["settings"]["repeats"]
     assert speed_markdown(ROOT / "benchmarks" / "results" / "speed.json").count("\n") == 13
@@ -264,7 +264,7 @@ def test_files_from_before_a_setting_are_still_read():
 
 @pytest.mark.full
 @pytest.mark.backend_neutral
-def test_words_are_timed_beside_their_peers(tmp_path, monkeypatch):
+def test_word_models_are_timed_against_their_peers(tmp_path, monkeypatch):
     pytest.importorskip("gensim")
     pytest.importorskip("nltk")
     monkeypatch.chdir(tmp_path)
@@ -297,7 +297,7 @@ def small_elmo(monkeypatch):
 
 @pytest.mark.full
 @pytest.mark.backend_neutral
-def test_elmos_parts_run_beside_their_peers(small_elmo, tmp_path):
+def test_elmo_parts_are_timed_against_their_peers(small_elmo, tmp_path):
     flags = ["--repeats", "1", "--steps", "1", "--sentences", "4", "--elmos", "small"]
     results, table = timed(tmp_path, [*flags, "--work", "lstm,bilm,encode_words,reader"])
     assert list(results) == [
@@ -318,7 +318,7 @@ def test_elmos_parts_run_beside_their_peers(small_elmo, tmp_path):
 
 @pytest.mark.full
 @pytest.mark.parametrize("clip", [0.1, 3.0])
-def test_the_loop_over_steps_computes_the_same(clip):
+def test_looped_lstm_peer_equals_projected_lstm(clip):
     x = np.random.default_rng(0).normal(size=(2, 5, 4)).astype("float32")
     layers = [kind(7, 3, clip, clip) for kind in (ProjectedLSTM, speed_elmo.LoopedLSTM)]
     outputs = [layer(x) for layer in layers]
@@ -328,7 +328,7 @@ def test_the_loop_over_steps_computes_the_same(clip):
 
 @pytest.mark.full
 @pytest.mark.backend_neutral
-def test_gpt_is_timed_beside_its_peers(tmp_path, monkeypatch):
+def test_gpt_is_timed_against_its_peers(tmp_path, monkeypatch):
     pytest.importorskip("transformers")
     size = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 32}
     monkeypatch.setitem(speed_gpt.GPT_SIZES, "tiny", size)
@@ -350,7 +350,7 @@ def test_gpt_is_timed_beside_its_peers(tmp_path, monkeypatch):
 
 @pytest.mark.full
 @pytest.mark.backend_neutral
-def test_what_saves_memory_is_timed(tmp_path, monkeypatch):
+def test_memory_saving_variants_are_timed(tmp_path, monkeypatch):
     size = {"num_layers": 1, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 12}
     monkeypatch.setitem(BERT_SIZES, "medium", size)
     for name, value in (("VOCABULARY", 1010), ("ROWS", 4), ("LENGTH", 16)):
@@ -367,7 +367,7 @@ def test_what_saves_memory_is_timed(tmp_path, monkeypatch):
 
 
 @pytest.mark.backend_neutral
-def test_scaling_on_paper(tmp_path, capsys):
+def test_scaling_estimate_equals_a_hand_computed_example(tmp_path, capsys):
     model = MaskedLM(BERT(scaling.VOCABULARY, **BERT_SIZES["tiny"]))
     assert scaling.weights("tiny") == sum(int(np.prod(w.shape)) for w in model.trainable_weights)
     assert scaling.ring(4, 100.0, 50.0) == 3.0  # 2 * 3/4 * 100 / 50
@@ -390,7 +390,7 @@ def test_scaling_on_paper(tmp_path, capsys):
 
 @pytest.mark.full
 @pytest.mark.backend_neutral
-def test_pretraining_on_a_gpu_is_timed_beside_its_peer(tmp_path, monkeypatch, capsys):
+def test_pretraining_on_a_gpu_is_timed_against_its_peer(tmp_path, monkeypatch, capsys):
     """The test runs without a GPU, with small sizes and without compilation."""
     pytest.importorskip("transformers")
     torch = pytest.importorskip("torch")
@@ -421,7 +421,7 @@ def test_pretraining_on_a_gpu_is_timed_beside_its_peer(tmp_path, monkeypatch, ca
 
 
 @pytest.mark.full
-def test_the_peer_gpt_is_ours(tmp_path, monkeypatch):
+def test_gpt_peer_computes_equal_loss(tmp_path, monkeypatch):
     """With our weights, the peer computes our losses."""
     pytest.importorskip("transformers")
     torch = pytest.importorskip("torch")
@@ -444,7 +444,7 @@ def test_the_peer_gpt_is_ours(tmp_path, monkeypatch):
 
 @pytest.mark.full
 @pytest.mark.backend_neutral
-def test_preparing_is_timed_beside_its_peer(tmp_path, monkeypatch):
+def test_data_preparation_is_timed_against_its_peer(tmp_path, monkeypatch):
     pytest.importorskip("transformers")
     monkeypatch.setattr("benchmarks.speed.run.peak_of", lambda *arguments: 123.0)
     flags = ["--work", "prepare", "--words", "2000"]
@@ -456,7 +456,7 @@ def test_preparing_is_timed_beside_its_peer(tmp_path, monkeypatch):
 
 
 @pytest.mark.full
-def test_answers_are_timed_beside_their_peers(tmp_path, monkeypatch):
+def test_squad_answers_are_timed_against_their_peers(tmp_path, monkeypatch):
     monkeypatch.setitem(BERT_SIZES, "mini", {**BERT_SIZES["tiny"], "num_layers": 1})
     flags = ["--repeats", "1", "--sentences", "8", "--sizes", "mini", "--no-half"]
     results, table = timed(tmp_path, [*flags, "--work", "squad_rows,squad_answers"])
@@ -482,7 +482,7 @@ def test_reading_features_is_timed(tmp_path, monkeypatch):
 
 
 @pytest.mark.full
-def test_the_peer_answers_as_the_head_does(tmp_path, monkeypatch):
+def test_squad_peer_returns_equal_answers(tmp_path, monkeypatch):
     """With the same weights, the peer's own rows, batches and search give the same answers."""
     monkeypatch.setattr(speed_squad, "N_BEST", 384)  # random weights need more than a trained model
     transformers = pytest.importorskip("transformers")
@@ -531,7 +531,7 @@ def toy_sums(settings, inputs):
 
 @pytest.mark.full
 @pytest.mark.backend_neutral
-def test_a_measurement_is_one_file(tmp_path, monkeypatch):
+def test_measurement_is_added_by_one_file(tmp_path, monkeypatch):
     """A new file of the package is found, runs by name and suite, and appears in a table."""
     monkeypatch.setattr(registry, "MEASUREMENTS", MEASUREMENTS | {})
     (tmp_path / "toy.py").write_text(TOY)
@@ -552,7 +552,7 @@ def test_a_measurement_is_one_file(tmp_path, monkeypatch):
 
 
 @pytest.mark.backend_neutral
-def test_every_measurement_has_cases_of_its_own():
+def test_case_names_are_unique_across_measurements():
     """The only exception is ELMo on a GPU, which has the cases of `bilm`."""
     names = [name for name in MEASUREMENTS if name != "gpu_elmo"]
     count = sum(len(MEASUREMENTS[name].cases(SpeedSettings())) for name in names)

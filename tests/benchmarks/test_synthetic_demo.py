@@ -19,7 +19,7 @@ from keras_plm.datasets.microworld import World, tasks
 @pytest.mark.skipif(
     keras.backend.backend() == "jax", reason="takes minutes to compile; other tests cover it"
 )
-def test_demo_runs_small_and_keeps_its_files(tmp_path, capsys):
+def test_small_demo_writes_and_reuses_its_files(tmp_path, capsys):
     out = tmp_path / "demo"
     assert main(["demo", "--synthetic", "--small", "--out", str(out)]) == 0
     results = json.loads((out / "results.json").read_text())
@@ -56,7 +56,7 @@ def test_every_encoder_has_its_runs_on_every_task():
 
 @pytest.mark.full
 @pytest.mark.backend_neutral
-def test_full_demo_compares_translators_and_keeps_what_is_finished(tmp_path, capsys, monkeypatch):
+def test_full_demo_compares_translators_and_reuses_results(tmp_path, capsys, monkeypatch):
     translator, trained, stops = demo._translator, [], [False, True]
 
     def stopping(settings, *arguments):
@@ -102,7 +102,7 @@ def test_full_demo_compares_translators_and_keeps_what_is_finished(tmp_path, cap
 
 @pytest.mark.full
 @pytest.mark.backend_neutral
-def test_full_demo_has_elmo_beside_bert(tmp_path):
+def test_full_demo_includes_elmo(tmp_path):
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("\n\n".join("\n".join(d) for d in World().corpus(40)))
     demo.pretrain_other("ELMo", demo.TINY, corpus, tmp_path / "tiny_elmo", small=True)

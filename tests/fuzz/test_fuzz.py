@@ -123,7 +123,7 @@ def command(*flags, **options):
     return subprocess.Popen(line, cwd=ROOT, env=environment, text=True, **options)
 
 
-def test_valid_inputs_are_read_by_all_that_reads(tmp_path):
+def test_valid_inputs_reach_every_reading_function(tmp_path):
     called, wrong = set(), {}
     tops = tuple(f"{ROOT}/{top}/" for top in PACKAGES)
 
@@ -154,7 +154,7 @@ def test_valid_inputs_are_read_by_all_that_reads(tmp_path):
     assert all(exempt.values()), "these need no exception"
 
 
-def test_seed_reader_and_case_decide_the_damage(tmp_path):
+def test_damage_depends_only_on_seed_reader_and_case(tmp_path):
     found = []
     for time_ in ("first", "second"):
         for reader in [r for r in readers() if r.name in ("csv", "own_BERT", "examples")]:
@@ -177,7 +177,7 @@ def test_each_case_is_run_once():
         assert len({(reader.name, seed, number) for reader, seed, number in found}) == len(found)
 
 
-def test_each_reader_has_its_share():
+def test_cases_are_distributed_over_all_readers():
     counts = shares(readers(), 2000)
     assert sum(counts.values()) == 2000 and min(counts.values()) >= 1
     assert counts["csv"] > counts["own_BERT"] > counts["suite_gpt"]
@@ -199,7 +199,7 @@ def test_each_reader_has_its_share():
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
-def test_errors_are_told_apart(error, outcome):
+def test_errors_are_classified(error, outcome):
     assert of_error(error, ["/in", "x.csv"])[0] == outcome
 
 
@@ -274,7 +274,7 @@ def test_workers_notice_each_outcome(tmp_path):
     assert sorted(found) == sorted((name, o) for name, o in EXPECTED.items() for _ in range(2))
 
 
-def test_a_stop_keeps_what_was_found(tmp_path):
+def test_interrupted_run_writes_its_findings(tmp_path):
     out = tmp_path / "found.json"
     flags = ("--reader", "csv,tsv", "--cases", 10**6, "--every", 0.1, "--out", out)
     process = command(*flags, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
@@ -289,7 +289,7 @@ def test_a_stop_keeps_what_was_found(tmp_path):
     assert shown.startswith("reader")
 
 
-def test_no_reader_is_fooled(tmp_path):
+def test_readers_accept_or_refuse_damaged_files(tmp_path):
     out = tmp_path / "found.json"
     flags = ("--seed", *SEEDS, "--cases", CASES, "--out", out)
     process = command(*flags, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

@@ -117,7 +117,7 @@ class Worker:
     def __init__(self, chunk, templates, folder, report):
         self.chunk, self.templates, self.report = chunk, templates, report
         self.done, self.begun, self.damage = 0, False, ""
-        self.asleep, self.told, self.killed, self.ended = 0, 0, False, False
+        self.asleep, self.stopping, self.killed, self.ended = 0, 0, False, False
         self.computed, self.at_begin, self.checked = None, 0.0, time.monotonic()
         self.buffer, self.fault = b"", ""
         self.pipe, pipe = os.pipe()
@@ -172,7 +172,7 @@ class Worker:
             message = json.loads(line)
             if "begun" in message:
                 self.begun, self.damage = True, message["begun"]
-                self.asleep = self.told = 0
+                self.asleep = self.stopping = 0
                 self.at_begin = self._state()[1]
             elif "fault" in message:
                 self.fault = message["fault"]
@@ -193,11 +193,11 @@ class Worker:
         sleeps, computed = self._state()
         self.asleep = self.asleep + 1 if sleeps and computed == self.computed else 0
         self.computed = computed
-        if self.told or self.asleep >= ASLEEP:
-            self.told += 1
-        if self.told == 1:
+        if self.stopping or self.asleep >= ASLEEP:
+            self.stopping += 1
+        if self.stopping == 1:
             os.kill(self.process, signal.SIGUSR1)
-        if self.told > GRACE or computed - self.at_begin > 2 * COMPUTING + GRACE:
+        if self.stopping > GRACE or computed - self.at_begin > 2 * COMPUTING + GRACE:
             self.killed = True
             os.kill(self.process, signal.SIGKILL)
 

@@ -43,7 +43,7 @@ def copy(folder, to, *names):
 
 
 @pytest.mark.full
-def test_a_submission_holds_what_was_predicted(predictions, tmp_path, capsys):
+def test_submission_contains_the_predictions(predictions, tmp_path, capsys):
     folder, made = predictions
     out = tmp_path / "mine.zip"
     flags = ["submission", "--predictions", str(folder), "--out", str(out)]
@@ -78,7 +78,7 @@ def test_a_submission_holds_what_was_predicted(predictions, tmp_path, capsys):
     assert out.read_bytes() == before  # equal predictions, equal bytes
 
 
-def test_a_whole_folder_needs_no_filling(predictions, tmp_path, monkeypatch):
+def test_complete_folder_needs_no_fill(predictions, tmp_path, monkeypatch):
     small = {name: dataclasses.replace(task, rows=3) for name, task in GLUE.items()}
     monkeypatch.setattr("glue_tasks.submission.GLUE", small)
     for task in small.values():
@@ -87,7 +87,7 @@ def test_a_whole_folder_needs_no_filling(predictions, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("name", "head"), [("wnli", Classifier), ("stsb", Regressor)])
-def test_from_the_test_file_to_the_folder(name, head, data, tmp_path):
+def test_predictions_on_official_test_file_are_written(name, head, data, tmp_path):
     task, tokenizer = GLUE[name], WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the"])
     data(task.files["unlabelled"])
     encoder = BERT(len(tokenizer), num_layers=1, num_heads=1, hidden_dim=2, intermediate_dim=2)
@@ -104,7 +104,7 @@ def test_scores_are_clipped_and_rounded(tmp_path):
     assert read_predictions(tmp_path, task)[:6] == "0.000 5.000 5.000 3.142 0.000 2.000".split()
 
 
-def test_numbers_of_classes_are_labels(tmp_path):
+def test_integer_predictions_are_written_as_labels(tmp_path):
     write_predictions(tmp_path, GLUE["wnli"], np.ones(146, "int64"))
     assert read_predictions(tmp_path, GLUE["wnli"]) == ["1"] * 146
 
@@ -198,11 +198,11 @@ class TestScore:
         }  # fmt: skip
 
     @pytest.mark.parametrize("name", PUBLISHED)
-    def test_is_the_published_one(self, name):
+    def test_glue_score_equals_published_score(self, name):
         # The printed numbers and the score are rounded.
         assert glue_score(self.scores(name)) == pytest.approx(self.PUBLISHED[name][0], abs=0.06)
 
-    def test_says_what_is_missing(self):
+    def test_missing_and_malformed_scores_are_refused(self):
         scores = self.scores("mini")
         without = {name: score for name, score in scores.items() if name != "mnli_mm"}
         with pytest.raises(ValueError, match="needs the tasks cola.*'mnli_mm' is missing"):

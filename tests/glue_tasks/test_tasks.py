@@ -48,7 +48,7 @@ def test_sst2_has_its_published_counts_and_no_shared_phrase(data):
             assert not any(f" {phrase} " in f" {whole} " for whole in longest)
 
 
-def test_phrases_go_with_the_longest_that_holds_them():
+def test_phrases_join_the_group_of_the_longest_containing_text():
     texts = ["a good film", "good film", "film", "a bad play", "bad", "good film and play"]
     groups = [e.group for e in group_phrases([Example(t, "1") for t in texts])]
     assert groups[1] == groups[5] and groups[3] == groups[4] and groups[3] != groups[5]
@@ -68,7 +68,7 @@ def _groups_by_search(texts):
     return groups
 
 
-def test_phrases_are_grouped_as_a_search_does():
+def test_group_phrases_equals_brute_force_search():
     rng = random.Random(0)
     for letters in ("a", "ab", "abc") * 20:
         count = rng.randint(1, 20)
@@ -83,7 +83,7 @@ def test_phrases_of_a_very_long_text_are_found_in_one_pass():
     assert groups == ["phrase 0"] * 3
 
 
-def test_pairs_that_share_a_text_over_others_are_one_group():
+def test_pairs_linked_through_shared_texts_form_one_group():
     pairs = [("a", "b"), ("c", "d"), ("b", "e"), ("f", "g"), ("d", "f"), ("h", "h")]
     groups = [e.group for e in group_shared([Example(a, "0", pair=b) for a, b in pairs])]
     assert groups[0] == groups[2] and groups[1] == groups[3] == groups[4]
@@ -99,7 +99,7 @@ def test_empty_questions_of_qqp_are_read(tmp_path):
     assert [(e.text, e.pair) for e in read_unlabelled(GLUE["qqp"], tmp_path)] == [("", "b?")]
 
 
-def test_the_table_is_glue_whole():
+def test_glue_table_lists_all_tasks_with_their_settings():
     rows = {
         "cola": ("CoLA", 1063), "sst2": ("SST-2", 1821), "mrpc": ("MRPC", 1725),
         "qqp": ("QQP", 390_965), "stsb": ("STS-B", 1379), "mnli": ("MNLI-m", 9796),
@@ -148,7 +148,7 @@ def test_published_counts(name, counts, data):
 
 
 @pytest.mark.parametrize("name", ["cola", "sst2", "mrpc", "stsb", "rte", "wnli"])
-def test_the_majority_is_that_of_train(name, data):
+def test_majority_is_the_most_frequent_training_label(name, data):
     data(GLUE[name].files["train"])
     labels = [e.label for e in GLUE[name].read_file(data("glue").parent, "train")]
     if name == "stsb":
@@ -157,7 +157,7 @@ def test_the_majority_is_that_of_train(name, data):
         assert max(sorted(set(labels)), key=labels.count) == GLUE[name].majority
 
 
-def test_mnli_is_read_by_the_names_of_its_columns(tmp_path):
+def test_mnli_columns_are_found_by_name(tmp_path):
     labels = ("entailment", "neutral", "contradiction")
     rows = [mnli_row(i, f"p {i // 3}", f'a "b {i}', "-", labels[i % 3]) for i in range(60)]
     write(tmp_path, "MNLI/train.tsv", f"{MNLI}\tlabel1\tgold_label", *rows)
@@ -184,7 +184,7 @@ def test_mnli_is_read_by_the_names_of_its_columns(tmp_path):
     assert (example.text, example.pair, example.label) == ("p", "mismatched?", None)
 
 
-def test_rows_of_qqp_that_are_broken_are_joined(tmp_path):
+def test_broken_qqp_rows_are_joined(tmp_path):
     rows = [f"{i}\t{i}\t{i}\tWhat is {i}?\tWhich is {i}?\t{i % 2}" for i in range(20)]
     rows[3:3] = ['9\t9\t9\t"Was he real?', "", '"\tWas there a man?\t0']
     write(tmp_path, "QQP/train.tsv", QQP, *rows)
@@ -199,7 +199,7 @@ def test_rows_of_qqp_that_are_broken_are_joined(tmp_path):
     assert [e.pair for e in read_unlabelled(GLUE["qqp"], tmp_path)] == ["b", "d"]
 
 
-def test_wrong_lines_are_named(tmp_path):
+def test_wrong_lines_are_refused_with_their_number(tmp_path):
     def read(name, part="test"):
         return GLUE[name].read_file(tmp_path, part)
 
@@ -236,7 +236,7 @@ def test_missing_files_are_named(tmp_path):
 
 
 class TestCommand:
-    def test_says_what_is_there(self, tmp_path, monkeypatch, capsys):
+    def test_command_lists_existing_and_missing_files(self, tmp_path, monkeypatch, capsys):
         write(tmp_path, "WNLI/dev.tsv", PAIR, "0\ta\tb\t1", "1\ta\tb\t0")
         write(tmp_path, "WNLI/test.tsv", "index\tsentence1\tsentence2", "0\ta\tb")
         monkeypatch.setenv("KERAS_PLM_DATA", str(tmp_path / "none"))
@@ -255,7 +255,7 @@ class TestCommand:
         assert re.search("error: .*dev.tsv:2: The labels of", capsys.readouterr().err)
 
     @pytest.mark.full
-    def test_of_the_real_files(self, data, capsys):
+    def test_command_counts_rows_of_the_real_files(self, data, capsys):
         assert main(["--data", str(data("glue").parent)]) == 0
         out = capsys.readouterr().out
         for row in ("cola 8,551 1,043 1,063 ", "sst2 67,349 872 1,821", "mrpc 3,668 408 1,725",

@@ -112,5 +112,5 @@ def test_methods_have_docstrings(name):
     assert not [method for method in own if not inspect.getdoc(getattr(EXPORTS[name], method))]
 
 
-def test_type_hints_are_announced():
+def test_package_contains_py_typed():
     assert (ROOT / "keras_plm" / "py.typed").is_file()

@@ -53,7 +53,7 @@ def takers():
 
 
 @pytest.mark.parametrize("take", takers())
-def test_encoder_and_tokenizer_are_told_apart(take, model):
+def test_wrong_encoders_and_tokenizers_are_refused(take, model):
     for wrong in (None, "bert_tiny_uncased", (model, TOKENIZER), TOKENIZER, BERT, dense()):
         with pytest.raises(
             TypeError, match="`encoder` must be.*keras_plm.load.*Received: encoder="
@@ -64,7 +64,7 @@ def test_encoder_and_tokenizer_are_told_apart(take, model):
             take(model, wrong)
 
 
-def test_functions_with_one_of_the_two_tell_them_apart_too(model, tmp_path):
+def test_wrong_tokenizers_encoders_and_streams_are_refused(model, tmp_path):
     gpt = GPT(len(TOKENIZER), 1, 2, 8, 12)
     for call in (
         lambda wrong: batches(texts(2), wrong, LABELS),
@@ -99,12 +99,12 @@ def test_functions_with_one_of_the_two_tell_them_apart_too(model, tmp_path):
         ("dropout", "0.1", "Real"),
     ],
 )
-def test_arguments_of_heads_have_their_kind(name, wrong, fix, model):
+def test_head_arguments_of_wrong_type_are_refused(name, wrong, fix, model):
     with pytest.raises(TypeError, match=f"`{name}` must be a .*{fix}.*Received: {name}="):
         Classifier(model, LABELS, TOKENIZER, **{name: wrong})
 
 
-def test_whole_numbers_are_whole_numbers(model, tmp_path):
+def test_integer_arguments_refuse_other_types(model, tmp_path):
     gpt, rows = GPT(len(TOKENIZER), 1, 2, 8, 12), texts(2)
     head = Classifier(model, LABELS, TOKENIZER)
     file = tmp_path / "text.txt"
@@ -142,7 +142,7 @@ def test_whole_numbers_are_whole_numbers(model, tmp_path):
         FeatureBased(feature_gb="8")
 
 
-def test_methods_take_functions_and_parts_of_their_kind(model):
+def test_method_arguments_of_wrong_type_are_refused(model):
     rows = texts(6)
     fit = FineTune(epochs=1).fit
     with pytest.raises(TypeError, match="`metric` must be a function.*metrics.accuracy"):
@@ -157,7 +157,7 @@ def test_methods_take_functions_and_parts_of_their_kind(model):
         compare_layers(model, TOKENIZER, {"train": rows, "test": rows}, Classifier)
 
 
-def test_the_folder_of_save_comes_first(model, tmp_path):
+def test_save_refuses_wrong_argument_order_and_dtype(model, tmp_path):
     for order in ((model, tmp_path, TOKENIZER), (model, TOKENIZER, tmp_path), (None, model, None)):
         with pytest.raises(TypeError, match=r"comes first: keras_plm.save\(folder, encoder"):
             keras_plm.save(*order)
@@ -169,7 +169,7 @@ def test_the_folder_of_save_comes_first(model, tmp_path):
         keras_plm.load(tmp_path / "missing")
 
 
-def test_decoding_and_tokenizers_read_arrays_and_texts():
+def test_decoding_and_tokenizers_refuse_wrong_inputs():
     gpt, packed = GPT(len(TOKENIZER), 1, 2, 8, 12), TOKENIZER.pack(TEXTS)
     for wrong in (TEXTS, packed["token_ids"], {"token_ids": packed["token_ids"]}):
         with pytest.raises(TypeError, match="`inputs` must be a dict.*pack.*generate"):
@@ -182,7 +182,7 @@ def test_decoding_and_tokenizers_read_arrays_and_texts():
     assert TOKENIZER.detokenize(packed["token_ids"][0]) == "a b"
 
 
-def test_scores_of_classes_take_no_probabilities():
+def test_class_metrics_refuse_probabilities():
     probabilities = np.array([[0.1, 0.9], [0.8, 0.2]])
     assert metrics.accuracy([1, 0], probabilities.argmax(-1)) == 1.0
     for score in (metrics.accuracy, metrics.f1, metrics.matthews_correlation):
@@ -190,7 +190,7 @@ def test_scores_of_classes_take_no_probabilities():
             score([1, 0], probabilities)
 
 
-def test_a_generator_of_validation_data_is_read_whole():
+def test_fit_evaluates_all_steps_of_a_validation_generator():
     model = classifier()
     model.compile("sgd")
     bias = next(w for w in model.task_network.weights if w.path.endswith("logits/bias"))
@@ -211,7 +211,7 @@ def test_a_generator_of_validation_data_is_read_whole():
     assert [found["val_loss"][0], found["val_accuracy"][0]] == pytest.approx(wanted, abs=1e-6)
 
 
-def test_a_loss_of_ones_own_may_need_no_targets():
+def test_custom_compute_loss_works_without_targets():
     class Own(Classifier):
         def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
             return keras.ops.mean(y_pred**2)
@@ -222,7 +222,7 @@ def test_a_loss_of_ones_own_may_need_no_targets():
     assert np.isfinite(model.fit(x, verbose=0).history["loss"][0])
 
 
-def test_a_tokenizer_of_ones_own_needs_no_pack():
+def test_custom_tokenizer_without_pack_is_accepted():
     class Own:
         def __init__(self, inner):
             self._inner = inner
@@ -252,7 +252,7 @@ def test_columns_of_one_number_are_scored():
 
 
 @pytest.mark.full
-def test_tags_that_training_had_not_are_evaluated_as_errors():
+def test_tags_unseen_in_training_count_as_errors():
     tagger = Tagger(encoder(), ["O", "B-X", "I-X"], TOKENIZER)
     rows = [Example(["a"], ["B-X"]), Example(["b"], ["MISC"])]
     tagger.compile("sgd")

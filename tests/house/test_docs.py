@@ -49,7 +49,7 @@ def clone(tmp_path, monkeypatch):
 @pytest.mark.backend_neutral
 @pytest.mark.full
 @pytest.mark.parametrize("page", with_python(), ids=name_of)
-def test_python_runs(page, clone):
+def test_python_blocks_of_pages_run(page, clone):
     names = {"__name__": "page"}
     for number, block in enumerate(blocks(page, "python"), 1):
         exec(compile(block, f"{name_of(page)}, block {number}", "exec"), names)
@@ -110,7 +110,7 @@ def parsers():
 
 @pytest.mark.backend_neutral
 @pytest.mark.parametrize("program, line", commands())
-def test_commands_know_their_flags(program, line, parsers, capsys):
+def test_documented_commands_parse(program, line, parsers, capsys):
     """Parses each command line without running the command."""
     words = shlex.split(line)
     if words != ["--help"] and "--version" not in words:
@@ -130,7 +130,7 @@ def test_make_targets_exist():
 
 
 @pytest.mark.backend_neutral
-def test_links_lead_somewhere():
+def test_relative_links_point_to_existing_files():
     wrong = []
     texts = [(page, page.parent, page.read_text()) for page in PAGES]
     texts += [(script, script.parent / "notebooks", script.read_text()) for script in TUTORIALS]

@@ -18,6 +18,6 @@ MODULES = sorted(
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_examples_of(name):
+def test_docstring_examples_run(name):
     found = doctest.testmod(importlib.import_module(name))
     assert not found.failed

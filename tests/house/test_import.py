@@ -35,7 +35,7 @@ def run(code, backend, hidden=HIDDEN):
 @pytest.mark.full
 @pytest.mark.backend_neutral
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
-def test_a_missing_backend_is_named_with_the_extras_that_install_one(backend):
+def test_missing_backend_error_lists_the_extras_to_install(backend):
     done = run("import keras_plm", backend)
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
@@ -47,7 +47,7 @@ def test_a_missing_backend_is_named_with_the_extras_that_install_one(backend):
 @pytest.mark.full
 @pytest.mark.backend_neutral
 @pytest.mark.parametrize("backend", ["numpy", "openvino", "Torch"])
-def test_a_backend_of_other_packages_or_spelling_is_refused_in_one_sentence(backend):
+def test_unsupported_backends_are_refused_in_one_sentence(backend):
     environment = {**os.environ, "KERAS_BACKEND": backend}
     done = subprocess.run(
         [sys.executable, "-c", "import keras_plm"], env=environment, capture_output=True, text=True
@@ -63,7 +63,7 @@ def test_a_backend_of_other_packages_or_spelling_is_refused_in_one_sentence(back
 
 @pytest.mark.full
 @pytest.mark.backend_neutral
-def test_commands_name_it_in_one_line():
+def test_benchmarks_command_prints_missing_backend_in_one_line():
     code = "import runpy; sys.argv = ['benchmarks', 'demo']; "
     done = run(code + "runpy.run_module('benchmarks', run_name='__main__')", "torch")
     assert done.returncode == 2 and "Traceback" not in done.stderr
@@ -72,7 +72,7 @@ def test_commands_name_it_in_one_line():
 
 @pytest.mark.backend_neutral
 @pytest.mark.parametrize("program", ["keras-plm", "/usr/bin/keras-plm"])
-def test_the_console_command_names_it_in_one_line(program):
+def test_console_command_prints_missing_backend_in_one_line(program):
     code = f"sys.argv = [{program!r}, 'run']; import keras_plm.cli.main"
     done = run(code, "torch")
     assert done.returncode == 2 and "Traceback" not in done.stderr
@@ -81,7 +81,7 @@ def test_the_console_command_names_it_in_one_line(program):
 
 @pytest.mark.full
 @pytest.mark.backend_neutral
-def test_import_is_cheap_and_subpackages_load_when_used():
+def test_import_loads_subpackages_lazily():
     code = """
 import sys
 import keras_plm
@@ -100,7 +100,7 @@ except AttributeError as error:
 
 @pytest.mark.full
 @pytest.mark.backend_neutral
-def test_keras_knows_every_class_once_both_are_imported():
+def test_import_registers_every_serializable_class():
     """`keras.saving.load_model` finds only registered classes."""
     pattern = r"@keras\.saving\.register_keras_serializable\(\"keras_plm\"\)\nclass (\w+)"
     sources = [path.read_text() for path in (ROOT / "keras_plm").rglob("*.py")]

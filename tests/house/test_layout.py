@@ -50,7 +50,7 @@ def part(module):
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "keras_plm").rglob("*.py")), ids=str)
-def test_library_imports_go_down(path):
+def test_library_imports_only_lower_layers(path):
     own = path.relative_to(ROOT / "keras_plm").parts[0].removesuffix(".py")
     if own == "__init__":
         return
@@ -76,7 +76,7 @@ def modules():
     return {name.removesuffix(".__init__"): path for name, path in zip(names, paths, strict=True)}
 
 
-def test_no_module_imports_itself_in_the_end():
+def test_modules_have_no_import_cycles():
     """There are no cycles, including imports inside functions."""
     known, graph = modules(), {}
     for name, path in known.items():
@@ -109,7 +109,7 @@ def rows(heading):
         yield [cell.strip() for cell in line.strip("|").split(" | ")]
 
 
-def test_the_map_names_every_file():
+def test_layout_map_lists_every_file():
     mapped = {}
     for folder, _, files in rows("## The map"):
         mapped[folder.strip("` ").rstrip("/")] = set(re.findall(r"`(\w+)`", files))
@@ -127,7 +127,7 @@ def test_the_map_names_every_file():
         assert not gone, f"remove {gone} from the row of {folder}/ in layout.md"
 
 
-def test_the_map_answers_where_things_are():
+def test_layout_map_points_to_existing_definitions():
     questions = list(rows("## Where is ...?"))
     assert len(questions) >= 12
     for question, file, name in questions:
@@ -147,7 +147,7 @@ BUILT = {"__pycache__", "build", "generated", "jupyter_execute"}  # folders that
 
 
 @pytest.mark.parametrize("top", ["keras_plm", "benchmarks", "glue_tasks", "docs", "tests"])
-def test_folders_are_small(top):
+def test_folders_have_a_limited_number_of_entries(top):
     """A folder has at most 14 entries, `keras_plm/` 18, without `__init__.py` and `py.typed`."""
     for folder in [ROOT / top, *(path for path in (ROOT / top).rglob("*") if path.is_dir())]:
         parts = folder.relative_to(ROOT).parts
@@ -160,7 +160,7 @@ def test_folders_are_small(top):
         assert len(entries) <= (18 if parts[-1] == "keras_plm" else 14), (folder, sorted(entries))
 
 
-def test_files_are_one_idea():
+def test_files_are_short_and_have_specific_names():
     for path in [*ROOT.glob("keras_plm/**/*.py"), *ROOT.glob("benchmarks/**/*.py")]:
         assert path.stem not in ("utils", "common", "base", "misc", "helpers")
         assert len(path.read_text().splitlines()) <= 700, path

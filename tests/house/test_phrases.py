@@ -1,4 +1,4 @@
-"""Pages, docstrings, comments and help texts contain no forbidden phrase."""
+"""Pages, docstrings, comments, help texts and names contain no forbidden phrase."""
 
 import io
 import re
@@ -38,15 +38,19 @@ def lines_of(found):
 
 
 def prose(path):
-    """Returns `(line, text)` of a file's prose: comments and strings of a script, a whole page."""
+    """Returns `(line, text)` of a whole page, or of the comments, strings and names of a script."""
     text = path.read_text()
     if path.suffix == ".md":
         text = GENERATED.sub(lines_of, text)
         text = CODE.sub(lines_of, text)
         return list(enumerate(text.split("\n"), 1))
     tokens = tokenize.generate_tokens(io.StringIO(text).readline)
-    kinds = (tokenize.COMMENT, tokenize.STRING)
-    return [(token.start[0], token.string) for token in tokens if token.type in kinds]
+    words = {tokenize.COMMENT: "_", tokenize.STRING: "_", tokenize.NAME: " "}
+    return [
+        (token.start[0], token.string.replace("_", words[token.type]))
+        for token in tokens
+        if token.type in words
+    ]
 
 
 def found_in(path):
@@ -67,6 +71,6 @@ def files():
 
 
 @pytest.mark.parametrize("folder", (*FOLDERS, "README.md", "CHANGELOG.md"))
-def test_no_phrase_of_the_list(folder):
+def test_files_contain_no_listed_phrase(folder):
     paths = [path for path in files() if path.relative_to(ROOT).parts[0] == folder]
     assert not [found for path in paths for found in found_in(path)]

@@ -48,7 +48,7 @@ def is_private(name):
 
 
 @pytest.mark.backend_neutral
-def test_few_files_ask_for_the_backend():
+def test_only_listed_files_query_the_backend():
     for path in LIBRARY:
         name = path.relative_to(ROOT).as_posix()
         text = path.read_text()
@@ -57,7 +57,7 @@ def test_few_files_ask_for_the_backend():
 
 
 @pytest.mark.backend_neutral
-def test_private_names_of_others_are_listed():
+def test_private_names_of_other_packages_are_listed():
     """Private names count if Keras' classes define them or nothing in the library does."""
     of_keras = {
         name
@@ -87,13 +87,13 @@ def test_private_names_of_others_are_listed():
 
 
 @pytest.mark.backend_neutral
-def test_the_list_was_checked_on_the_installed_keras():
+def test_private_api_list_matches_installed_keras_version():
     assert keras.__version__.startswith(VERSIONS["keras"] + "."), (
         "check each entry of `keras_plm.files.private_apis` on this version, then raise it there"
     )
 
 
-def test_layers_are_found_without_keras(monkeypatch):
+def test_every_layer_works_without_flatten_layers(monkeypatch):
     inputs = keras.Input((5, 8))
     model = keras.Model(inputs, TransformerStack(2, 2, 8, 16)(inputs)[-1])
     wanted = every_layer(model)
@@ -103,7 +103,7 @@ def test_layers_are_found_without_keras(monkeypatch):
     assert len(found) == len(wanted)
 
 
-def test_a_model_is_built_without_keras(monkeypatch):
+def test_build_for_training_works_without_private_keras_api(monkeypatch):
     def built():
         inputs = keras.Input((3,))
         model = keras.Model(inputs, keras.layers.Dense(2)(inputs))
@@ -148,7 +148,7 @@ def steps_of(scale):
 
 
 @pytest.mark.parametrize("scale", [None, 2.5])
-def test_torchs_kernels_have_plain_forms(scale, monkeypatch):
+def test_fallbacks_equal_fused_torch_kernels(scale, monkeypatch):
     torch = pytest.importorskip("torch")
     if keras.backend.backend() != "torch":
         pytest.skip("torch's kernels")

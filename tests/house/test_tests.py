@@ -11,7 +11,7 @@ pytestmark = pytest.mark.backend_neutral
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-def test_faults_fit_todays_code(fault):
+def test_faults_apply_to_current_code(fault):
     path = fault.file()
     ast.parse(path.read_text().replace(fault.right, fault.wrong))
     for near in fault.near:
@@ -26,7 +26,7 @@ def test_no_test_imports_another():
                 assert not [n for n in names if n.startswith("tests.") and ".test_" in n], path
 
 
-def test_the_folders_of_the_library_have_folders_of_tests():
+def test_each_library_folder_has_a_test_folder():
     library = {path.parent.name for path in (ROOT / "keras_plm").glob("*/__init__.py")}
     assert library == {
         path.parent.name for path in (ROOT / "tests/keras_plm").glob("*/__init__.py")

@@ -30,7 +30,7 @@ print(keras_plm.__file__, keras_plm.__version__)
 
 @pytest.mark.full
 @pytest.mark.backend_neutral
-def test_an_installed_wheel_has_its_data_and_names_no_commit(tmp_path):
+def test_installed_wheel_has_data_files_and_no_commit(tmp_path):
     pytest.importorskip("setuptools")
     source, installed = tmp_path / "source", tmp_path / "work" / "installed"
     skip = shutil.ignore_patterns("__pycache__")

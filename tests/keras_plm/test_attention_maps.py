@@ -37,7 +37,7 @@ MASK = "padding_mask"
 
 @pytest.mark.compiles("BERT-False")
 @pytest.mark.parametrize("model, causal", [(BERT, False), (GPT, True)])
-def test_weights_of_all_layers_are_those_of_the_paper(model, causal):
+def test_weights_of_all_layers_equal_the_papers_formula(model, causal):
     encoder = model(13, **SIZES, initializer_range=0.5)
     ids = np.array([[2, 5, 6, 3, 7], [4, 9, 8, 0, 0]], "int32")
     inputs = {"token_ids": ids, MASK: ids > 0}
@@ -54,7 +54,7 @@ def test_weights_of_all_layers_are_those_of_the_paper(model, causal):
 
 @pytest.mark.compiles
 @pytest.mark.parametrize("kind", ["bert", "gpt"])
-def test_words_of_several_tokens_look_on_the_mean_and_are_looked_at_as_their_sum(kind, tmp_path):
+def test_word_attention_averages_queries_and_sums_keys(kind, tmp_path):
     (tmp_path / "text").write_text("\n".join(TEXTS))
     if kind == "bert":
         tokenizer = WordPiece.train([tmp_path / "text"], 30)
@@ -81,7 +81,7 @@ def test_words_of_several_tokens_look_on_the_mean_and_are_looked_at_as_their_sum
 
 
 @pytest.mark.backend_neutral
-def test_what_cannot_be_shown_is_named(tmp_path):
+def test_word_attention_refuses_unsuitable_encoders_and_texts(tmp_path):
     elmo = ELMo(units=4, projection_dim=3, filters=[[1, 2]], num_highway=1)
     with pytest.raises(ValueError, match="of Transformer blocks.*Received: ELMo"):
         word_attention(elmo, Characters(), "a cat")

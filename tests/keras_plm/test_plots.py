@@ -34,7 +34,7 @@ def test_scores_by_layer(tmp_path):
 
 
 @pytest.mark.backend_neutral
-def test_encoders_share_the_line_of_a_choice_and_have_their_colours():
+def test_encoders_of_one_choice_have_one_row_and_own_colours():
     table = [row | {"encoder": name} for row in TABLE for name in ("gpt", "bert")][:3]
     figure = score_by_layer(table, encoders=["words", "gpt", "bert"])
     axes = figure.axes[0]
@@ -102,7 +102,7 @@ def test_attention_of_heads_and_layers():
 
 
 @pytest.mark.backend_neutral
-def test_attention_leaves_out_words_too_small_to_read():
+def test_attention_omits_labels_too_small_to_read():
     (axes,) = panels(attention(np.eye(170), ["w"] * 170, ["w"] * 170))
     assert ticks(axes) == [[], []]
     (axes,) = panels(
@@ -139,7 +139,7 @@ def test_bad_weights_are_explained():
 
 
 @pytest.mark.backend_neutral
-def test_lines_are_named_at_their_ends(tmp_path):
+def test_lines_are_labelled_at_their_ends(tmp_path):
     curves = {
         "recurrent": ([16, 32, 64], [20, 41, 80], None),
         "Transformer": ([16, 32, 64], np.array([9, 10, 14]), [1, 1, 2]),
@@ -168,7 +168,7 @@ def test_lines_are_named_at_their_ends(tmp_path):
 
 
 @pytest.mark.backend_neutral
-def test_lines_that_end_together_get_a_legend():
+def test_lines_with_close_ends_get_a_legend():
     x = [10, 20]
     curves = {f"model {i}": (x, [30, 20 + 0.01 * i], [1, 1]) for i in range(9)}
     figure = lines(curves, "words", "BLEU")
@@ -197,7 +197,7 @@ def test_bad_curves_are_explained():
 
 
 @pytest.mark.backend_neutral
-def test_mixes_have_a_panel_for_each_place_hatched_as_in_the_paper(tmp_path):
+def test_mixing_weights_have_a_hatched_panel_per_placement(tmp_path):
     rows = {
         "sst5": {
             "input": {"weights": [0.2, 0.7, 0.1], "gamma": 1.1},
@@ -206,22 +206,22 @@ def test_mixes_have_a_panel_for_each_place_hatched_as_in_the_paper(tmp_path):
         "NER, λ = 1": {"input": {"weights": [0.3, 0.3, 0.2, 0.2], "gamma": 1.0}},
     }
     figure = mixing_weights(rows, title="Mixes")
-    before, behind = panels(figure)
-    assert (before.get_title(), behind.get_title()) == ("input", "output")
+    before, after = panels(figure)
+    assert (before.get_title(), after.get_title()) == ("input", "output")
     assert ticks(before) == [list(rows), ["0", "1", "2", "3"]]
     shown = before.images[0].get_array().filled(np.nan)
     np.testing.assert_array_equal(shown, [[0.2, 0.7, 0.1, np.nan], [0.3, 0.3, 0.2, 0.2]])
     assert before.images[0].get_clim() == (0, 1)
     assert [cell.get_hatch() for cell in before.patches] == ["--", "..", "--", *["--"] * 4]
-    assert [cell.get_hatch() for cell in behind.patches] == ["--", None, None]
-    assert [text.get_text() for text in behind.texts] == ["0.30", "0.35", "0.35"]
+    assert [cell.get_hatch() for cell in after.patches] == ["--", None, None]
+    assert [text.get_text() for text in after.texts] == ["0.30", "0.35", "0.35"]
     figure.savefig(tmp_path / "picture.png")
     (axes,) = panels(mixing_weights({"a": rows["NER, λ = 1"]}, layers=["emb", 1, 2, 3]))
     assert ticks(axes)[1] == ["emb", "1", "2", "3"]
 
 
 @pytest.mark.backend_neutral
-def test_mixes_that_are_none_are_refused():
+def test_invalid_mixing_weights_are_refused():
     with pytest.raises(ValueError, match="no mix to draw. Received: 1 rows"):
         mixing_weights({"a": {}})
     with pytest.raises(ValueError, match="sum to 1.*'a', input"):
@@ -232,7 +232,7 @@ def test_mixes_that_are_none_are_refused():
 
 
 @pytest.mark.backend_neutral
-def test_scores_by_cost_name_what_nothing_cheaper_reaches(tmp_path):
+def test_score_by_cost_labels_the_pareto_front(tmp_path):
     rows = [("slow", "b", 0.7, 900), ("quick", "a", 0.5, 2), ("dear", "b", 0.6, 1000),
             ("worse", "a", 0.4, 3), ("middle", "a", 0.6, 40)]  # fmt: skip
     points = [

@@ -32,7 +32,7 @@ def data_folder(tmp_path_factory):
 
 
 @pytest.mark.full
-def test_encoders_are_shared_and_nothing_is_done_twice(run, tmp_path):
+def test_bert_suites_reuse_encoders_and_finished_results(run, tmp_path):
     code, shown = run("bert_steps")
     assert code == 0 and "| SNLI fine-tuned, after step | 2 | 4 |" in shown, shown
     assert "masked step 4/4" in shown
@@ -62,7 +62,7 @@ def test_encoders_are_shared_and_nothing_is_done_twice(run, tmp_path):
 
 
 @pytest.mark.full
-def test_one_bert_on_every_kind_of_task(run, tmp_path):
+def test_bert_tasks_suite_scores_each_kind_of_task(run, tmp_path):
     code, shown = run("bert_tasks")
     assert code == 0 and "| squad | 8 |" in shown and "exact match" in shown
     assert re.search(r"\| rte \| 8 \| [\d.]+ \(1\) accuracy \| 57.2 accuracy \| 57.9 \|", shown)
@@ -72,7 +72,7 @@ def test_one_bert_on_every_kind_of_task(run, tmp_path):
     assert set(TASKS_READ) <= TASKS.keys() and set(PUBLISHED) <= TASKS_READ.keys()
 
 
-def test_rows_differ_in_what_they_say():
+def test_ablation_settings_match_their_row_names():
     base = STUDIES["bert_objectives"].pretraining
     settings = {name: Pretraining(**{**vars(base), **own}) for name, own in ENCODERS.items()}
     for mix in MIXES:
@@ -88,13 +88,13 @@ def test_rows_differ_in_what_they_say():
         assert SUITES[suite].home == "bert"
 
 
-def test_a_folder_without_results_is_named(run):
+def test_report_without_results_exits_with_error(run):
     for suite in STUDIES:
         code, shown = run(suite, command="report")
         assert code == 2 and "keras-plm run" in shown
 
 
-def test_work_of_a_bert_that_guesses_every_token():
+def test_forward_work_of_left_to_right_bert_equals_formula():
     note = {"max_length": 16, "first_length": 0}
     work = {
         causal: forward_work(BERT(50, 1, 2, 8, 16, causal=causal), note | {"left_to_right": causal})

@@ -74,7 +74,7 @@ def files(tmp_path):
 
 
 @pytest.mark.full
-def test_tables_of_one_folder_share_their_rows(run, tmp_path, monkeypatch):
+def test_elmo_suites_reuse_results_of_one_folder(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert run("elmo_layers")[0] == 0
     first = files(tmp_path)
@@ -104,7 +104,7 @@ def test_tables_of_one_folder_share_their_rows(run, tmp_path, monkeypatch):
 
 
 @pytest.mark.full
-def test_a_bilm_goes_on_with_the_text_of_a_task(run, tmp_path, monkeypatch):
+def test_bilm_resumes_on_task_text(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, shown = run("elmo_domain_adaptation")
     assert code == 0 and "wikigold step" in shown
@@ -143,14 +143,16 @@ def test_other_encoders_are_refused(run, tmp_path):
     assert not files(tmp_path)
 
 
-def test_what_is_equal_is_said_to_be_equal():
+def test_order_marks_nearly_equal_scores_as_equal():
     names = {"a": "A", "b": "B", "c": "C"}
     order = features._order({"a": 0.5, "b": 0.50001, "c": 0.2}, names)
     assert order == "C < A = B"
 
 
 @pytest.mark.full
-def test_word_vectors_are_trained_once_or_given(run, tmp_path, monkeypatch, data_folder):
+def test_word_vectors_are_trained_once_or_read_from_a_folder(
+    run, tmp_path, monkeypatch, data_folder
+):
     monkeypatch.chdir(tmp_path)
     material = features.TEST_MATERIAL
     made = material.words_folder("", data_folder, tmp_path / "f", lambda line: None)
@@ -182,12 +184,12 @@ def test_word_vectors_are_trained_once_or_given(run, tmp_path, monkeypatch, data
         (["seq2seq", "--encoder", "x"], r"seq2seq sets its own tasks.*--encoder x"),
     ],
 )
-def test_flags_that_a_suite_does_not_take(flags, match, run):
+def test_suites_refuse_flags_they_do_not_support(flags, match, run):
     code, shown = run(*flags)
     assert code == 2 and re.search(match, shown), shown
 
 
-def test_tables_without_results_say_how_to_make_them(tmp_path):
+def test_tables_without_results_name_the_command_to_run(tmp_path):
     record = Record("t", "e", "fine_tune", score=0.5)
     ResultFolder(tmp_path).write("t/a.seed0.json", record)
     for name, suite in SUITES.items():
@@ -228,7 +230,7 @@ def test_tables_show_means_deviations_and_orders(tmp_path):
         cells(tmp_path, ("last",))
 
 
-def test_sample_efficiency_says_what_reaches_the_whole(tmp_path):
+def test_sample_efficiency_names_fraction_that_matches_baseline(tmp_path):
     mix = {"layers": "elmo_mix", "penalty": 0.001}
     for limit, base, ours in ((2, 0.1, 0.2), (50, 0.2, 0.45), (0, 0.4, 0.5)):
         write(tmp_path, "t", base, limit=limit, words=None)
@@ -250,7 +252,7 @@ def test_sample_efficiency_says_what_reaches_the_whole(tmp_path):
     np.testing.assert_allclose(curve.get_xydata(), [[2, 20], [50, 45], [200, 50]])
 
 
-def test_nearest_occurrences_of_a_word_by_hand():
+def test_nearest_of_word_equals_a_hand_computed_example():
     #        0     1     2     3     4    5  (others in the same sentence do not count)
     words = ["a", "a", "a", "a", "b", "b"]
     tags = ["N", "N", "V", "V", "N", "V"]
@@ -270,7 +272,7 @@ def test_nearest_occurrences_of_a_word_by_hand():
 
 
 @pytest.mark.full
-def test_neighbours_run_small(run, tmp_path, monkeypatch):
+def test_neighbours_suite_runs_at_test_scale(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, shown = run("elmo_neighbours", seeds="2")
     assert code == 0, shown
@@ -289,7 +291,7 @@ def test_neighbours_run_small(run, tmp_path, monkeypatch):
     assert code == 2 and "on the same words" in shown
 
 
-def test_nearest_averages_by_hand():
+def test_nearest_average_equals_a_hand_computed_example():
     train = [("a", "N"), ("a", "N"), ("a", "V"), ("b", "V"), ("x", "O"), ("b", "V"), ("b", "V")]
     test = [("a", "V"), ("a", "N"), ("b", "N"), ("c", "V"), ("x", "O")]
     train_vectors = np.array([[1, 0.2], [1, -0.2], [0, 1], [1, 1], [1, 1], [0, 1], [1, 0]])
@@ -308,7 +310,7 @@ def test_nearest_averages_by_hand():
 
 
 @pytest.mark.full
-def test_intrinsic_runs_small(run, tmp_path, monkeypatch):
+def test_intrinsic_suite_runs_at_test_scale(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, shown = run("elmo_intrinsic")
     assert code == 0, shown
@@ -326,7 +328,7 @@ def test_intrinsic_runs_small(run, tmp_path, monkeypatch):
 
 
 @pytest.mark.full
-def test_sense_of_a_tagged_text_of_ones_own(run, tmp_path, monkeypatch):
+def test_intrinsic_suite_reads_a_custom_tagged_file(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     lines = [f"1 the O\n2 bank {'MONEY' if i % 2 else 'RIVER'}\n3 {'lent' if i % 2 else 'grew'} O\n"
              for i in range(40)]  # fmt: skip
@@ -344,7 +346,7 @@ def test_sense_of_a_tagged_text_of_ones_own(run, tmp_path, monkeypatch):
 
 
 @pytest.mark.full
-def test_the_microworlds_names_are_told_apart_by_context_alone():
+def test_every_name_of_sense_task_occurs_with_three_tags():
     task = probes.sense_task()
     seen = {}
     for split in ("train", "test"):

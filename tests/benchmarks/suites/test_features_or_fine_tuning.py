@@ -73,7 +73,7 @@ def of_a_single_choice(run):
 
 
 @pytest.mark.full
-def test_every_cell_of_the_papers_scale_takes_a_step(data_folder, released, tmp_path):
+def test_every_run_of_the_paper_scale_trains_and_is_reported(data_folder, released, tmp_path):
     place = Workspace(str(data_folder), str(tmp_path / "r"), str(tmp_path / "f"))
     scale = small(SCALES["paper"])
     cells = jobs_of(scale, place, str(released))
@@ -108,7 +108,7 @@ def test_every_cell_of_the_papers_scale_takes_a_step(data_folder, released, tmp_
 
 
 @pytest.mark.full
-def test_runs_small(data_folder, run, tmp_path):
+def test_suite_runs_at_test_scale(data_folder, run, tmp_path):
     code, shown = run("features_or_fine_tuning")
     assert code == 0, shown
     kept = folder(tmp_path / "results", "features_or_fine_tuning", "test")
@@ -116,7 +116,7 @@ def test_runs_small(data_folder, run, tmp_path):
     assert "gain of fine-tuning" in shown and "| wikigold | bert_test |" in shown
 
 
-def test_what_there_is_of_cells():
+def test_small_scale_has_valid_rows_with_equal_settings():
     scale = SCALES["small"]
     for task, _ in scale.tasks:
         for kind in KINDS:
@@ -134,13 +134,13 @@ def test_what_there_is_of_cells():
     assert len({(run.learning_rates, run.epochs, run.train_limit) for run in runs}) == 1
 
 
-def test_released_encoders_that_are_missing_are_named(tmp_path):
+def test_error_names_missing_released_encoders(tmp_path):
     place = Workspace(str(tmp_path), str(tmp_path / "r"), str(tmp_path / "f"))
     with pytest.raises(ValueError, match="put word vectors into DIR/words"):
         jobs_of(SCALES["paper"], place)
 
 
-def test_a_folder_without_results_is_named(run):
+def test_report_without_results_exits_with_error(run):
     code, shown = run("features_or_fine_tuning", command="report")
     assert code == 2 and "No result file below" in shown
     assert SUITES["features_or_fine_tuning"].jobs is jobs_of

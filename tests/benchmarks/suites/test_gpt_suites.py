@@ -48,7 +48,7 @@ def pretraining(corpus, out, model="gpt", *more):
 
 @pytest.mark.full
 @pytest.mark.parametrize("model", ["gpt", "lstm"])
-def test_is_pretrained_and_goes_on(model, corpus, tmp_path, capsys):
+def test_pretraining_writes_snapshots_and_continues_from_init(model, corpus, tmp_path, capsys):
     first, second = tmp_path / "first", tmp_path / "second"
     command = pretraining(corpus, first, model, "--valid", str(corpus), "--snapshots", "2")
     assert main(command) == 0
@@ -77,7 +77,7 @@ def test_is_pretrained_and_goes_on(model, corpus, tmp_path, capsys):
     assert "random weights" not in capsys.readouterr().out
 
 
-def test_settings_of_gpt():
+def test_gpt_pretraining_settings_are_validated():
     assert Pretraining(model="gpt").learning_rate == 5e-4
     for settings, match in (
         ({"model": "gpt", "whole_word": True}, "`whole_word` applies only to bert"),
@@ -99,7 +99,7 @@ class TestGenerate:
         return tmp_path / "gpt"
 
     @pytest.mark.full
-    def test_goes_on_with_texts(self, encoder, capsys):
+    def test_generate_continues_prompts_reproducibly(self, encoder, capsys):
         command = ["generate", "--encoder", str(encoder), "--max-new-tokens", "5"]
         command += ["the cat", "a dog"]
         assert main(command) == 0
@@ -110,7 +110,7 @@ class TestGenerate:
         assert main([*command, "--greedy"]) == 0
 
     @pytest.mark.full
-    def test_a_released_model_does_too(self, encoder, tmp_path, capsys):
+    def test_released_and_native_folders_generate_the_same_text(self, encoder, tmp_path, capsys):
         model, tokenizer = keras_plm.load(encoder)
         save_gpt(tmp_path / "released", model, tokenizer)
         with pytest.raises(ValueError, match="`BytePair` of scheme 'gpt'.*scheme='gpt2'"):
@@ -133,7 +133,7 @@ class TestGenerate:
             texts.append(capsys.readouterr().out)
         assert texts[0] == texts[1]
 
-    def test_what_cannot_go_on_is_said(self, encoder, tmp_path, capsys):
+    def test_generate_refuses_bad_input(self, encoder, tmp_path, capsys):
         for flags, match in (
             (["--encoder", str(tmp_path / "none"), "a"], "No such folder"),
             (["--encoder", str(encoder), " "], "A prompt must have text"),
@@ -150,7 +150,7 @@ class TestGlue:
     COUNTS = {"cola": (8551, 1043), "mrpc": (3668, 408), "stsb": (5749, 1500), "rte": (2490, 277)}
 
     @pytest.mark.parametrize("name", COUNTS)
-    def test_has_its_published_counts_and_shares_no_text(self, name, data):
+    def test_splits_have_published_counts_and_no_common_text(self, name, data):
         data("glue/CoLA/train.tsv")
         root = data("glue").parent
         parts = {split: GLUE[name].read(root, split) for split in ("train", "dev", "test")}
@@ -165,13 +165,13 @@ class TestGlue:
         if name == "stsb":
             assert all(isinstance(e.label, float) and 0 <= e.label <= 5 for e in parts["test"])
 
-    def test_rows(self):
+    def test_tasks_have_correct_heads_metrics_and_symmetry(self):
         symmetric = {name for name, task in TASKS.items() if task.symmetric}
         assert symmetric == {"mrpc", "qqp", "stsb", "sick_r"}
         assert GLUE["stsb"].head is Regressor and GLUE["rte"].head is Classifier
         assert list(GLUE["mrpc"].metrics) == ["accuracy", "f1"]
 
-    def test_a_score_that_is_none_is_named(self, tmp_path):
+    def test_non_numeric_score_is_refused_with_its_line(self, tmp_path):
         (tmp_path / "glue" / "STS-B").mkdir(parents=True)
         rows = "sentence1\tsentence2\tscore\na\tb\thigh\n"
         (tmp_path / "glue" / "STS-B" / "dev.tsv").write_text(rows)
@@ -196,13 +196,13 @@ class TestGlue:
         (example,) = read_snli(tmp_path / "snli.jsonl")
         assert (example.text, example.pair) == ("A man isn't here.", '"No", he said.')
 
-    def test_text_is_written_as_it_was(self):
+    def test_untokenized_restores_plain_text(self):
         for text in ("It's 5 o'clock, isn't it?", 'He (once) said "so" -- and left; that cost $5.'):
             assert untokenized(text) == text
         assert untokenized("`` So '' -LRB- they 've said -RRB- .") == '"So" (they\'ve said).'
 
 
-def test_names_of_runs():
+def test_gpt_settings_appear_in_run_name_and_json():
     run = Run(language_model_weight=0.5, pretrained_layers="2", bias_correction=True)
     assert run.name == "fine_tune-lm0.5-layers2-corrected"
     assert {"language_model_weight", "pretrained_layers", "bias_correction"} <= run.to_json().keys()
@@ -258,7 +258,7 @@ def data_folder(tmp_path_factory):
 
 
 @pytest.mark.full
-def test_both_suites_share_their_rows(run, tmp_path):
+def test_gpt_suites_reuse_results_of_one_folder(run, tmp_path):
     code, shown = run("gpt_ablation")
     assert code == 0 and "gain of the auxiliary LM" in shown and "The paper's (table 5" in shown
     kept = folder(tmp_path / "results", "gpt_ablation", "test")
@@ -315,7 +315,7 @@ class TestHeuristics:
         weights["token_embedding/embeddings"].assign(table * 3)
         return model, tokenizer
 
-    def test_the_likelier_continuation_is_chosen(self, lm):
+    def test_continuation_picks_the_most_probable_choice(self, lm):
         questions = [("a", ["bad", "a a a", "good"], 1)]
         assert continuation(*lm, questions) == 1.0
         assert continuation(*lm, [("a", ["bad", "a a a", "good"], 0)]) == 0.0
@@ -325,7 +325,7 @@ class TestHeuristics:
                 Example("bad b a", "0")]  # fmt: skip
         assert acceptability(*lm, some, some) == 1.0
 
-    def test_the_likelier_word_is_the_sentiment(self, monkeypatch):
+    def test_sentiment_is_the_more_probable_word(self, monkeypatch):
         asked = []
 
         def losses(encoder, tokenizer, texts, contexts):
@@ -339,7 +339,7 @@ class TestHeuristics:
         contexts = ["fine very", "dull very", "dull very"]
         assert asked == [("negative", contexts), ("positive", contexts)]
 
-    def test_questions_are_of_the_book(self, data_folder):
+    def test_book_questions_are_reproducible_and_quote_the_book(self, data_folder):
         path = data_folder / "books" / "valid.txt"
         questions = book_questions(path, 9)
         assert questions == book_questions(path, 9) and len(questions) == 9
@@ -363,7 +363,7 @@ def test_samples_are_written_once(run, tmp_path):
 
 
 @pytest.mark.full
-def test_encoders_stand_side_by_side(corpus, data_folder, tmp_path, monkeypatch, capsys):
+def test_encoders_table_compares_gpt_and_lstm(corpus, data_folder, tmp_path, monkeypatch, capsys):
     weights = tmp_path / "weights"
     monkeypatch.setattr("benchmarks.suites.compare_encoders.WEIGHTS", weights)
     for model in ("gpt", "lstm"):
@@ -387,7 +387,7 @@ def test_encoders_stand_side_by_side(corpus, data_folder, tmp_path, monkeypatch,
     assert benchmarks(["report", "--results", str(tmp_path / "none")]) == 2
 
 
-def test_work_of_bert_and_elmo():
+def test_forward_work_of_bert_and_elmo_equals_formula():
     bert = BERT(11, 2, 1, 4, 6)
     note = {"max_length": 8, "first_length": 4, "first_fraction": 0.5}
     block = 2 * (4 * 16 + 2 * 24) + 4 * 6 * 4  # rows of 6 on average
@@ -397,7 +397,7 @@ def test_work_of_bert_and_elmo():
     assert forward_work(elmo, {"num_sampled": 5}) == 4 * (2 * layer + 5 * 2)
 
 
-def test_what_a_suite_cannot_tune_is_named(run, tmp_path, monkeypatch):
+def test_gpt_suites_refuse_missing_and_other_encoders(run, tmp_path, monkeypatch):
     code, shown = run("gpt_ablation", "--encoder", str(tmp_path / "none"))
     assert code == 2 and "make one with `keras-plm pretrain --model gpt`" in shown
     pieces = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"])

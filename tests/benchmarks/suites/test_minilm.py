@@ -24,7 +24,7 @@ def data_folder(tmp_path_factory):
 
 
 @pytest.mark.full
-def test_runs_small(data_folder, run, tmp_path):
+def test_suite_runs_at_test_scale(data_folder, run, tmp_path):
     code, shown = run("minilm")
     assert code == 0, shown
     kept = ResultFolder(folder(tmp_path / "results", "minilm", "test"))
@@ -40,7 +40,7 @@ def test_runs_small(data_folder, run, tmp_path):
     assert len(line.get_xdata()) == 3  # embeddings and two layers
 
 
-def test_each_part_is_complete_before_the_next(tmp_path):
+def test_jobs_are_ordered_by_stage(tmp_path):
     place = Workspace(str(tmp_path), str(tmp_path / "r"), str(tmp_path / "f"))
     jobs = jobs_of(SCALES["small"], place, OWN)
     tasks = [task for task, _ in SCALES["small"].tasks]
@@ -64,6 +64,6 @@ def test_linear_heads_and_fine_tuning_have_the_same_examples():
         assert (probe.train_limit, probe.dev_limit) == (tuned.train_limit, tuned.dev_limit)
 
 
-def test_a_folder_without_results_is_named(run):
+def test_report_without_results_exits_with_error(run):
     code, shown = run("minilm", command="report")
     assert code == 2 and "No result file below" in shown

@@ -48,7 +48,7 @@ def runner(captions, tmp_path, said=None):
 
 
 @pytest.mark.backend_neutral
-def test_captions_are_joined_and_none_is_lost():
+def test_joined_captions_include_every_caption_and_stay_aligned():
     sources = [f"s{i}" for i in range(50)]
     targets = [f"t{i}" for i in range(50)]
     joined = join_captions(sources, targets, alone=0.5, longest=4, seed=0)
@@ -63,7 +63,7 @@ def test_captions_are_joined_and_none_is_lost():
 
 
 @pytest.mark.backend_neutral
-def test_bleu_is_of_the_sentences_of_each_length():
+def test_bleu_is_computed_per_sentence_length_bucket():
     sources = ["a b", "a b c d e f", "a b c d e f g"]
     references = ["ein Hund läuft im Schnee"] * 3
     outputs = [references[0], "ganz etwas anderes steht hier", references[0]]
@@ -75,7 +75,7 @@ def test_bleu_is_of_the_sentences_of_each_length():
     assert found[1]["bleu"] < 10 and found[1]["words"] == 6
 
 
-def test_losses_are_those_of_each_place():
+def test_losses_are_split_by_caption_position():
     rows = even_rows(2, longest=2)  # each caption single, then both joined
     losses = [np.array([1.0, 3.0, 9.0]), np.array([5.0, 9.0]), np.array([1.0, 2.0, 6.0, 9.0])]
     references = ["Ein Hund.", "Zwei.", "Ein Hund. Zwei."]
@@ -88,7 +88,7 @@ def test_losses_are_those_of_each_place():
 
 
 @pytest.mark.compiles
-def test_losses_are_those_of_the_model(captions, tmp_path):
+def test_token_losses_equal_the_loss_of_evaluate(captions, tmp_path):
     made = runner(captions, tmp_path)
     settings = Translation("additive", **TINY)
     tokenizer = made.tokenizer(settings)
@@ -104,7 +104,7 @@ def test_losses_are_those_of_the_model(captions, tmp_path):
 
 @pytest.mark.full
 @pytest.mark.backend_neutral
-def test_a_run_is_done_once_and_says_everything(captions, tmp_path):
+def test_finished_run_is_reused_and_result_is_complete(captions, tmp_path):
     said = []
     settings = Translation("additive", **TINY)
     result = runner(captions, tmp_path, said).run(settings, seed=0)
@@ -127,7 +127,7 @@ def test_a_run_is_done_once_and_says_everything(captions, tmp_path):
 
 @pytest.mark.full
 @pytest.mark.backend_neutral
-def test_a_stopped_run_goes_on_to_the_same_weights(captions, tmp_path, monkeypatch):
+def test_resumed_run_equals_uninterrupted_run(captions, tmp_path, monkeypatch):
     settings = Translation("none", **TINY)
     whole = runner(captions, tmp_path).run(settings, seed=0)
     (tmp_path / "results" / "multi30k_en_de" / "rnn.none.seed0.json").unlink()
@@ -153,7 +153,7 @@ def test_a_stopped_run_goes_on_to_the_same_weights(captions, tmp_path, monkeypat
 
 @pytest.mark.full
 @pytest.mark.backend_neutral
-def test_suite_runs_small_and_draws_its_pictures(captions, tmp_path, capsys, monkeypatch):
+def test_suite_runs_at_test_scale_and_draws_plots(captions, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     flags = ["--scale", "test", "--results", str(tmp_path / "results")]
     assert main(["suite", "seq2seq", *flags, "--data", captions, "--seeds", "1"]) == 0
@@ -178,7 +178,7 @@ def test_suite_runs_small_and_draws_its_pictures(captions, tmp_path, capsys, mon
 
 @pytest.mark.full
 @pytest.mark.backend_neutral
-def test_measurements_are_taken_once_and_go_on_after_a_stop(tmp_path, monkeypatch):
+def test_measurements_resume_after_a_stop_without_repeats(tmp_path, monkeypatch):
     taken = []
 
     def run(self, part, progress):
@@ -199,13 +199,13 @@ def test_measurements_are_taken_once_and_go_on_after_a_stop(tmp_path, monkeypatc
 
 
 @pytest.mark.full
-def test_the_measured_models_are_of_one_size():
+def test_measured_models_have_similar_parameter_counts():
     counts = {name: make().count_params() for name, make in models(32, 20).items()}
     assert 0.8 < counts["RNN, attention"] / counts["Transformer"] <= 1
 
 
 @pytest.mark.backend_neutral
-def test_copied_sequences_are_shifted_targets():
+def test_copying_task_decoder_inputs_are_shifted_labels():
     batches = Copying(lengths=(3, 5), steps=6, tokens=24)._batches(seed=0)
     assert len(batches) == 6 and batches.buckets == [4, 6]
     for i in range(6):
@@ -226,7 +226,7 @@ def test_copied_sequences_are_shifted_targets():
         (["seq2sq"], "Unknown suite 'seq2sq'. Did you mean 'seq2seq'?"),
     ],
 )
-def test_bad_flags_end_with_one_sentence(flags, match, capsys):
+def test_bad_flags_exit_with_an_error_message(flags, match, capsys):
     import re
 
     assert main(["suite", *flags]) == 2
@@ -234,7 +234,7 @@ def test_bad_flags_end_with_one_sentence(flags, match, capsys):
 
 
 @pytest.mark.backend_neutral
-def test_a_report_names_scales_and_missing_results(tmp_path, capsys):
+def test_report_refuses_wrong_scales_and_missing_results(tmp_path, capsys):
     assert main(["report", "--suite", "seq2seq", "--scale", "huge"]) == 2
     assert "small, long, test" in capsys.readouterr().err
     assert main(["report", "--scale", "long"]) == 2
@@ -245,7 +245,7 @@ def test_a_report_names_scales_and_missing_results(tmp_path, capsys):
 
 
 @pytest.mark.backend_neutral
-def test_wrong_settings_and_mixed_files_are_named(tmp_path):
+def test_unknown_model_and_mixed_settings_are_refused(tmp_path):
     with pytest.raises(ValueError, match="must be one of 'transformer', 'none'.*'mlp'"):
         Translation("mlp")
     folder = tmp_path / "results" / "multi30k_en_de"
@@ -259,5 +259,5 @@ def test_wrong_settings_and_mixed_files_are_named(tmp_path):
 
 
 @pytest.mark.backend_neutral
-def test_the_suite_names_every_score():
+def test_small_scale_starts_with_seven_different_models():
     assert len({run.model for run in SUITES["seq2seq"].scales["small"][:7]}) == 7

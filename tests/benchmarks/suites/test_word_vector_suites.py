@@ -52,7 +52,7 @@ def data_folder(tmp_path):
     return folder
 
 
-def test_settings_know_their_kind():
+def test_settings_depend_on_kind_and_are_validated():
     assert Vectors().window == 5 and Vectors("glove").window == 10
     assert Vectors("cbow", "gensim").learning_rate == 0.05 and Vectors("cbow").learning_rate == 1.0
     assert Vectors("cbow", dim=7).name == "cbow.keras_plm.dim7"
@@ -72,7 +72,7 @@ def test_settings_know_their_kind():
             Vectors(**wrong)
 
 
-def test_text_without_rare_words(data_folder, tmp_path):
+def test_trainer_replaces_rare_words_and_caches_text(data_folder, tmp_path):
     files = [data_folder / name for name in list(BOOKS.files.values())[:1]]
     files[0].write_text(files[0].read_text() + "rare bird cat\n")
     runner = VectorTrainer(files, tmp_path / "work", progress=lambda line: None)
@@ -108,7 +108,7 @@ def test_every_kind_is_trained_and_scored(kind, data_folder, tmp_path, monkeypat
 
 
 @pytest.mark.full
-def test_gensim_trains_the_same(data_folder, tmp_path, monkeypatch):
+def test_gensim_models_train_and_appear_in_the_table(data_folder, tmp_path, monkeypatch):
     pytest.importorskip("gensim")
     monkeypatch.chdir(tmp_path)
     runs = [

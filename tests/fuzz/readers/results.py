@@ -267,7 +267,8 @@ MACHINES = (
 )  # fmt: skip
 
 
-SLOW = ("bert", "elmo", "features_or_fine_tuning", "gpt", "seq2seq")  # take a second or more
+# Their tables take a second or more.
+SLOW = ("bert", "elmo", "features_or_fine_tuning", "gpt", "minilm", "seq2seq")
 
 
 def suite_in(folder):

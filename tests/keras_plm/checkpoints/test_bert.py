@@ -92,7 +92,7 @@ class TestReadsTransformers:
         [{}, {"layer_norm_eps": 1e-2, "hidden_act": "relu"}, {"hidden_act": "gelu_new"}],
         ids=str,
     )
-    def test_encoder_and_both_heads_agree(self, settings, saved):
+    def test_encoder_and_both_heads_equal_transformers(self, settings, saved):
         model, folder = saved(**settings)
         wanted = theirs(model.bert, output_hidden_states=True)
         pretraining = load_bert(folder, head="pretraining")
@@ -110,7 +110,7 @@ class TestReadsTransformers:
         agree(ours["next_sentence"], wanted.seq_relationship_logits, atol=2e-5)
 
     @pytest.mark.full
-    def test_each_head_agrees(self, saved):
+    def test_each_head_equals_transformers(self, saved):
         model, folder = saved("BertForMaskedLM")
         ours = load_bert(folder, head="masked_lm")({**inputs(), "masked_positions": POSITIONS})
         agree(ours["masked_lm"], masked_scores(theirs(model).logits), atol=2e-5)
@@ -146,14 +146,14 @@ class TestReadsTransformers:
         assert load_bert(folder, head="classifier").labels == ["LABEL_0", "LABEL_1"]
 
     @pytest.mark.backend_neutral
-    def test_a_head_that_is_not_asked_for_says_nothing(self, saved, recwarn):
+    def test_unrequested_head_causes_no_warning(self, saved, recwarn):
         for kind in ("BertForSequenceClassification", "BertForQuestionAnswering"):
             model, folder = saved(kind)
             agree(load_bert(folder)(inputs())["sequence"][0], theirs(model.bert)[0][0])
         assert not [w for w in recwarn if "not read" in str(w.message)]
 
     @pytest.mark.compiles
-    def test_a_bare_encoder_without_pooler_loads_too(self, saved, tmp_path):
+    def test_encoder_without_pooler_loads(self, saved, tmp_path):
         transformers = pytest.importorskip("transformers")
         model, whole = saved()
         bare = transformers.BertModel(model.config, add_pooling_layer=False)
@@ -167,7 +167,7 @@ class TestReadsTransformers:
         assert len(named) == len(ours.weights) - 2
 
     @pytest.mark.backend_neutral
-    def test_half_a_pooler_is_named(self, saved):
+    def test_incomplete_pooler_is_refused(self, saved):
         safetensors = pytest.importorskip("safetensors.numpy")
         _, folder = saved("BertModel")
         file = folder / "model.safetensors"
@@ -177,11 +177,11 @@ class TestReadsTransformers:
         with pytest.raises(ValueError, match="whole pooler .* Received: only pooler.dense.bias"):
             load_bert(folder)
 
-    def test_precision_is_the_readers(self, saved):
+    def test_dtype_argument_sets_the_precision(self, saved):
         _, folder = saved()
         assert load_bert(folder, dtype="mixed_bfloat16").compute_dtype == "bfloat16"
 
-    def test_activation_can_be_said(self, saved):
+    def test_activation_argument_overrides_the_configuration(self, saved):
         _, folder = saved()
         assert load_bert(folder).activation == "gelu_erf"
         assert load_bert(folder, activation="gelu_tanh").activation == "gelu_tanh"
@@ -308,7 +308,7 @@ class TestFormats:
         with pytest.raises(ValueError, match="pytorch_model.bin must hold tensors"):
             load_bert(folder)
 
-    def test_says_that_torch_is_needed(self, tensors, monkeypatch):
+    def test_missing_torch_raises_import_error(self, tensors, monkeypatch):
         folder, _, _ = tensors
         (folder / "pytorch_model.bin").write_bytes(b"")
         monkeypatch.setitem(sys.modules, "torch", None)
@@ -406,7 +406,7 @@ class TestRefuses:
         ):
             assert load_bert(folder).dropout == 0.2
 
-    def test_heads_that_are_not_tied(self, saved):
+    def test_untied_heads_are_refused(self, saved):
         from safetensors.numpy import load_file, save_file
 
         _, folder = saved()
@@ -417,7 +417,7 @@ class TestRefuses:
             load_bert(folder, head="pretraining")
         load_bert(folder)
 
-    def test_labels_that_do_not_fit(self, saved):
+    def test_labels_that_do_not_match_outputs_are_refused(self, saved):
         _, folder = saved("BertForSequenceClassification")
         config = json.loads((folder / "config.json").read_text())
         for change, match in (
@@ -528,7 +528,7 @@ class TestSaves:
         agree(ours[:, 0][real], wanted.start_logits[real])
 
     @pytest.mark.backend_neutral
-    def test_the_tokenizer_goes_with_it(self, tmp_path):
+    def test_tokenizer_is_saved_with_the_model(self, tmp_path):
         head = Classifier(BERT(13, **SIZE, max_sequence_length=9), LABELS, tokenizer=TOKENIZER)
         save_bert(tmp_path, head)
         assert sorted(p.name for p in tmp_path.iterdir()) == [
@@ -547,7 +547,7 @@ class TestSaves:
         assert tokenizer.model_max_length == 9
 
     @pytest.mark.backend_neutral
-    def test_replaces_its_own_and_nothing_else(self, tmp_path):
+    def test_save_replaces_only_files_it_wrote(self, tmp_path):
         first, second = (random_weights(BERT(13, **SIZE)) for _ in range(2))
         save_bert(tmp_path / "a", first, TOKENIZER)
         (tmp_path / "a" / "notes.txt").write_text("mine")
@@ -565,7 +565,7 @@ class TestSaves:
             assert (other / name).read_text() == "theirs"
 
     @pytest.mark.backend_neutral
-    def test_our_own_folders_are_others(self, tmp_path):
+    def test_save_refuses_folders_of_the_other_format(self, tmp_path):
         import keras_plm
 
         encoder = BERT(13, **SIZE)
@@ -577,7 +577,7 @@ class TestSaves:
             keras_plm.save(tmp_path / "theirs", encoder, TOKENIZER)
 
     @pytest.mark.backend_neutral
-    def test_refuses_what_transformers_has_not(self, tmp_path):
+    def test_models_unknown_to_transformers_are_refused(self, tmp_path):
         encoder = BERT(13, **SIZE)
         frozen = BERT(13, **SIZE)
         for model, match in (

@@ -113,7 +113,7 @@ class TestGoogle:
         assert not [w for w in recwarn if "not read" in str(w.message)]
 
     @pytest.mark.full
-    def test_reads_a_fine_tuned_one(self, write, model):
+    def test_fine_tuned_checkpoint_loads_as_classifier(self, write, model):
         variables = {n: a for n, a in google_names(model).items() if n.startswith("bert/")}
         rng = np.random.default_rng(0)
         variables["output_weights"] = rng.normal(size=(3, 8)).astype("float32")
@@ -221,7 +221,7 @@ class TestKerasHub:
 
 
 @pytest.mark.backend_neutral
-def test_published_examples_of_names():
+def test_weight_names_include_published_examples():
     """REFERENCE: the variables of Google's and Hugging Face's files."""
     names = [n for theirs in _names(BERT(13, **SIZE)).values() for n in theirs]
     assert len(names) == 5 + 2 * 16 + 2

@@ -60,7 +60,7 @@ def test_a_cached_model_is_read_by_its_name(encoder, tmp_path, monkeypatch):
         load_gpt(name)
 
 
-def test_what_is_not_cached_is_fetched(encoder, tmp_path, hub):
+def test_uncached_model_is_downloaded(encoder, tmp_path, hub):
     save_bert(tmp_path / "there", encoder)
 
     def answer(name, here, old):
@@ -77,7 +77,7 @@ def test_all_files_of_a_tokenizer_are_fetched():
     assert {CONFIG, MAP, ADDED, WHOLE, "vocab.txt", "vocab.json", "merges.txt"} <= {*FILES}
 
 
-def test_torchs_files_are_fetched_where_there_are_no_others(tmp_path, hub):
+def test_torch_files_are_downloaded_if_safetensors_are_missing(tmp_path, hub):
     (tmp_path / "config.json").write_text("{}")
 
     def answer(name, here, old):
@@ -93,7 +93,7 @@ def test_torchs_files_are_fetched_where_there_are_no_others(tmp_path, hub):
     assert asked == [(name, True, False), (name, False, False), (name, False, True)]
 
 
-def test_what_cannot_be_had_is_explained(tmp_path, hub, monkeypatch):
+def test_unavailable_models_are_refused_with_a_reason(tmp_path, hub, monkeypatch):
     def answer(name, here, old):
         raise ConnectionError("no network")
 
@@ -112,7 +112,7 @@ def test_what_cannot_be_had_is_explained(tmp_path, hub, monkeypatch):
         load_bert("a/b")
 
 
-def test_a_path_is_no_name(tmp_path, hub, monkeypatch):
+def test_paths_are_not_looked_up_as_model_names(tmp_path, hub, monkeypatch):
     """A path is not looked up as a name."""
     asked = hub(lambda *asked: tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -124,7 +124,7 @@ def test_a_path_is_no_name(tmp_path, hub, monkeypatch):
     assert find_folder("runs") == tmp_path.__class__("runs")
 
 
-def test_addresses_are_no_folders(hub):
+def test_urls_are_refused(hub):
     asked = hub(lambda *asked: "/nowhere")
     for address in ("http://host/model", "https://host/a.zip", "file:///etc", "s3://a/b"):
         for read in (keras_plm.load, load_bert, load_gpt, load_tokenizer, find_folder):
@@ -133,7 +133,7 @@ def test_addresses_are_no_folders(hub):
     assert not asked
 
 
-def test_names_of_files_are_not_asked_for(hub):
+def test_file_names_are_not_requested_from_the_hub(hub):
     asked = hub(lambda *asked: "/nowhere")
     for path in (
         "nowhere/model.safetensors",
@@ -147,7 +147,7 @@ def test_names_of_files_are_not_asked_for(hub):
     assert not asked
 
 
-def test_a_line_says_that_the_network_is_asked(hub, tmp_path, capsys):
+def test_network_request_is_announced_on_stderr(hub, tmp_path, capsys):
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "model.safetensors").write_bytes(b"")
     hub(lambda *asked: tmp_path)

@@ -25,7 +25,7 @@ def files(tmp_path):
 
 
 @pytest.mark.compiles
-def test_gives_back_what_was_saved(files, tmp_path):
+def test_saved_elmo_loads_with_equal_outputs(files, tmp_path):
     encoder, options, weights = files
     again = load_elmo(options, weights)
     packed = Characters().pack(["To be, or not to be"])
@@ -36,7 +36,7 @@ def test_gives_back_what_was_saved(files, tmp_path):
 
 
 @pytest.mark.backend_neutral
-def test_is_laid_out_as_the_original(files, oracles):
+def test_saved_files_have_the_layout_of_the_original(files, oracles):
     """After reading and writing, a file has the same arrays under the same names."""
     _, options, weights = files
     source = oracles("bilm/lm_weights.hdf5")
@@ -85,7 +85,7 @@ def test_is_laid_out_as_the_original(files, oracles):
         ),
     ],
 )
-def test_names_the_weight_that_does_not_fit(files, damage, message):
+def test_error_names_the_wrong_weight(files, damage, message):
     _, options, weights = files
     with h5py.File(weights, "a") as file:
         damage(file)
@@ -117,7 +117,7 @@ def test_names_the_weight_that_does_not_fit(files, damage, message):
         ),
     ],
 )
-def test_refuses_options_that_do_not_fit(files, change, message):
+def test_wrong_options_are_refused(files, change, message):
     _, options, weights = files
     described = json.loads(options.read_text())
     for key, value in change.items():
@@ -130,14 +130,14 @@ def test_refuses_options_that_do_not_fit(files, change, message):
 
 
 @pytest.mark.backend_neutral
-def test_reads_options_behind_a_byte_order_mark(files):
+def test_options_with_byte_order_mark_load(files):
     _, options, weights = files
     options.write_text("\ufeff" + options.read_text(), encoding="utf-8")
     load_elmo(options, weights)
 
 
 @pytest.mark.backend_neutral
-def test_writes_two_files_or_none(files, tmp_path):
+def test_save_refuses_equal_paths_and_folders(files, tmp_path):
     encoder, options, weights = files
     before = weights.read_bytes()
     for paths in ((weights, weights), (tmp_path, weights)):
@@ -147,7 +147,7 @@ def test_writes_two_files_or_none(files, tmp_path):
 
 
 @pytest.mark.backend_neutral
-def test_refuses_files_that_are_none(files, tmp_path):
+def test_missing_and_damaged_files_are_refused(files, tmp_path):
     _, options, weights = files
     with pytest.raises(ValueError, match="No file"):
         load_elmo(tmp_path / "none.json", weights)

@@ -47,7 +47,7 @@ def inputs(encoder, rows=2, length=5):
 @pytest.mark.compiles
 @pytest.mark.quick_cases("Bert")
 @pytest.mark.parametrize("kind", KINDS)
-def test_keeps_the_encoder_contract(kind, tmp_path, monkeypatch):
+def test_hub_encoder_meets_the_encoder_contract(kind, tmp_path, monkeypatch):
     if kind == "DebertaV3":
         # It repeats relative positions by the batch size, which `meta` does not support.
         monkeypatch.setattr("tests.helpers.checks.check_elsewhere", lambda make, inputs: None)
@@ -71,7 +71,7 @@ def test_keeps_the_encoder_contract(kind, tmp_path, monkeypatch):
 
 
 @pytest.mark.compiles
-def test_hidden_layers_are_those_of_our_own_bert(tmp_path):
+def test_hub_encoder_layers_equal_those_of_bert(tmp_path):
     """A preset gives the same layers as a `BERT` and as a backbone."""
     import keras_hub
 
@@ -90,7 +90,7 @@ def test_hidden_layers_are_those_of_our_own_bert(tmp_path):
 
 
 @pytest.mark.full
-def test_copies_differ_as_they_are_asked_to():
+def test_clone_changes_dropout_dtype_and_pretrained_layers():
     encoder = HubEncoder(backbone("Roberta", dropout=0.2))
     assert encoder.dropout == 0.2
     copy = clone(encoder, dropout=0.0)
@@ -106,7 +106,7 @@ def test_copies_differ_as_they_are_asked_to():
 
 
 @pytest.mark.full
-def test_rates_fall_from_layer_to_layer():
+def test_layer_decay_reduces_rates_of_lower_layers():
     for kind, top in (("GPT2", "layer_norm/gamma"), ("Bert", "pooled_dense/kernel")):
         groups = layer_groups(HubEncoder(backbone(kind)), layer_decay=0.5)
         assert top not in groups
@@ -116,7 +116,7 @@ def test_rates_fall_from_layer_to_layer():
 
 
 @pytest.mark.full
-def test_shared_blocks_are_one_depth():
+def test_shared_albert_blocks_count_as_one_depth():
     """All layers of ALBERT share their weights."""
     encoder = HubEncoder(backbone("Albert"))
     assert encoder.num_blocks == 1 < encoder.num_layers
@@ -131,7 +131,7 @@ def test_shared_blocks_are_one_depth():
 
 
 @pytest.mark.backend_neutral
-def test_refuses_what_is_no_encoder():
+def test_other_objects_than_encoders_are_refused():
     import keras_hub
 
     with pytest.raises(ValueError, match="Backbone`; a task has one.*Received: BERT"):
@@ -145,7 +145,7 @@ def test_refuses_what_is_no_encoder():
 
 
 @pytest.mark.backend_neutral
-def test_says_that_keras_hub_is_needed(monkeypatch):
+def test_missing_keras_hub_raises_import_error(monkeypatch):
     encoder = HubEncoder(backbone("Roberta"))
     config = encoder.get_config()
     monkeypatch.setitem(sys.modules, "keras_hub", None)
@@ -208,7 +208,7 @@ class TestTokenizers:
         with pytest.raises(ValueError, match="room for text and 4 special tokens"):
             ours.pack(["low"], ["low"], max_length=4)
 
-    def test_words_are_as_in_a_text(self):
+    def test_words_are_tokenized_as_inside_a_text(self):
         ours = HubTokenizer.of(hub_tokenizer("Roberta"))
         assert ours.tokenize(["low", "lower", ""])[:3] == ["Ġlow", "Ġlow", "er"]
         packed = ours.pack([["low", "lower", "", "new"]], return_offsets=True)
@@ -282,7 +282,7 @@ def pair():
 
 
 @pytest.mark.full
-class TestTogether:
+class TestEncoderWithTokenizer:
     def test_a_head_is_saved_and_loaded(self, pair, tmp_path):
         encoder, tokenizer = pair
         head = Classifier(encoder, ["a", "b"], tokenizer=tokenizer)
@@ -295,14 +295,14 @@ class TestTogether:
         tags = Tagger(clone(encoder), ["O", "B-X"], tokenizer=tokenizer)
         assert [len(row) for row in tags.predict([["low", "lower"], ["new"]])] == [2, 1]
 
-    def test_gpt2_is_read_at_its_end(self):
+    def test_gpt2_classifier_pools_the_last_token(self):
         tokenizer = hub_tokenizer("GPT2")
         encoder, tokenizer = from_hub(backbone("GPT2", tokenizer.vocabulary_size()), tokenizer)
         head = Classifier(encoder, ["a", "b"], tokenizer=tokenizer)
         assert head.pool == "last"
         assert len(head.predict(["low", "new"], pairs=["er", "low"])) == 2
 
-    def test_transfer_both_ways(self, pair):
+    def test_fine_tuning_and_features_leave_encoder_unchanged(self, pair):
         encoder, tokenizer = pair
         before = [w.copy() for w in encoder.get_weights()]
         train = [Example("low low", "low"), Example("new", "new")] * 4
@@ -311,7 +311,7 @@ class TestTogether:
             assert set(head.predict(["low"])) <= {"low", "new"}
         assert_close(encoder.get_weights(), before, atol=0)
 
-    def test_our_folders_hold_them(self, pair, tmp_path):
+    def test_native_folder_saves_and_loads_hub_models(self, pair, tmp_path):
         encoder, tokenizer = pair
         keras_plm.save(tmp_path, encoder, tokenizer)
         again, its = keras_plm.load(tmp_path)
@@ -357,7 +357,7 @@ class TestTogether:
         with pytest.raises(ValueError, match="model.weights.h5 is not a whole HDF5 file"):
             keras_plm.load(tmp_path)
 
-    def test_handles_go_to_keras_hub(self, pair, monkeypatch):
+    def test_preset_handles_are_passed_to_keras_hub(self, pair, monkeypatch):
         import keras_hub
 
         encoder, tokenizer = pair

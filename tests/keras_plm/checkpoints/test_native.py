@@ -35,7 +35,7 @@ def encoder():
     return BERT(13, **SIZE, max_sequence_length=9, activation="gelu_tanh", pre_norm=True)
 
 
-class TestOurs:
+class TestNativeFolder:
     def test_round_trip(self, encoder, tmp_path):
         keras_plm.save(tmp_path / "e", encoder, TOKENIZER)
         assert sorted(p.name for p in (tmp_path / "e").iterdir()) == [
@@ -56,7 +56,7 @@ class TestOurs:
         assert sizes[1] < 0.7 * sizes[0]
         assert_close(keras_plm.load(tmp_path / "half")[0](inputs()), encoder(inputs()), atol=5e-3)
 
-    def test_precision_is_the_readers(self, tmp_path):
+    def test_load_dtype_sets_the_precision(self, tmp_path):
         encoder = BERT(13, **SIZE, dtype="mixed_bfloat16")
         keras_plm.save(tmp_path, encoder, TOKENIZER)
         for asked, computed in ((None, "float32"), ("mixed_bfloat16", "bfloat16")):
@@ -70,7 +70,7 @@ class TestOurs:
         assert keras_plm.load(tmp_path)[0].trainable_weights
 
     @pytest.mark.backend_neutral
-    def test_replaces_an_earlier_save_and_nothing_else(self, encoder, tmp_path):
+    def test_save_replaces_only_an_earlier_save(self, encoder, tmp_path):
         keras_plm.save(tmp_path, encoder, TOKENIZER)
         (tmp_path / "notes.txt").write_text("mine")
         other = BERT(13, **SIZE)
@@ -137,7 +137,7 @@ def changed(folder, **settings):
 
 
 @pytest.mark.backend_neutral
-class TestStrictly:
+class TestValidation:
     @pytest.mark.parametrize(
         "settings, message",
         [
@@ -173,7 +173,7 @@ class TestStrictly:
         with pytest.raises(ValueError, match="model.safetensors: .*'pooler/bias'"):
             keras_plm.load(changed(tmp_path))
 
-    def test_checksums_bind_the_files(self, encoder, tmp_path):
+    def test_changed_files_fail_the_checksum(self, encoder, tmp_path):
         keras_plm.save(tmp_path, encoder, TOKENIZER)
         path = tmp_path / "model.safetensors"
         whole = path.read_bytes()
@@ -193,7 +193,7 @@ class TestStrictly:
         again, _ = keras_plm.load(changed(tmp_path))
         assert_close(again.get_weights(), encoder.get_weights(), atol=0)
 
-    def test_a_save_that_is_cut_off_is_old_or_new(self, tmp_path, monkeypatch):
+    def test_interrupted_save_leaves_old_or_new_folder(self, tmp_path, monkeypatch):
         """A process may end before each of its renames."""
         small, large = BERT(13, **SIZE), BERT(14, **SIZE)
         tokenizers = {13: TOKENIZER, 14: WordPiece([*TOKENIZER.vocabulary, "i"])}
@@ -245,7 +245,7 @@ np.savez(sys.argv[2], *map(keras.ops.convert_to_numpy, keras.tree.flatten(encode
 @pytest.mark.full
 @pytest.mark.backend_neutral
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
-def test_every_backend_reads_the_folder_alike(backend, tmp_path):
+def test_folder_has_equal_outputs_on_every_backend(backend, tmp_path):
     """A folder saved here gives the same outputs in a process of each backend."""
     pytest.importorskip(backend)
     encoder = BERT(13, **SIZE, max_sequence_length=9)
@@ -263,9 +263,9 @@ def test_every_backend_reads_the_folder_alike(backend, tmp_path):
             np.testing.assert_allclose(found[name], to_numpy(array), atol=1e-5)
 
 
-class TestOthers:
+class TestOtherFormats:
     @pytest.mark.backend_neutral
-    def test_tokenizers_of_a_folder(self, tmp_path):
+    def test_tokenizer_is_read_from_vocabulary_files(self, tmp_path):
         (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL, "Paris", "paris"]))
         (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true}')
         assert load_tokenizer(tmp_path).tokenize("Paris") == ["paris"]
@@ -274,7 +274,7 @@ class TestOthers:
             load_tokenizer(tmp_path)
 
     @pytest.mark.full
-    def test_released_models_come_with_their_tokenizers(self, tmp_path):
+    def test_released_models_load_with_their_tokenizers(self, tmp_path):
         encoder = BERT(13, **SIZE)
         save_bert(tmp_path / "bert", encoder, TOKENIZER)
         again, tokenizer = keras_plm.load(tmp_path / "bert", dtype="mixed_bfloat16")
@@ -329,7 +329,7 @@ class TestTranslators:
             np.testing.assert_allclose(actual, np.mean(parts, axis=0), atol=1e-6)
 
     @pytest.mark.backend_neutral
-    def test_a_failed_average_changes_nothing(self, tmp_path):
+    def test_failed_average_leaves_weights_unchanged(self, tmp_path):
         model, other = Transformer(13, 1, 2, 8), Transformer(13, 1, 2, 16)
         path, wrong = tmp_path / "a.weights.h5", tmp_path / "b.weights.h5"
         model.save_weights(path)

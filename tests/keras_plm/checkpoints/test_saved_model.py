@@ -43,7 +43,7 @@ PAIRS = ["b", "abcdefgh abcdefgh abcdefgh", "g " * 30, "", "a a a a a a", "fade.
 @pytest.mark.quick_cases("False")
 @needs_tensorflow
 @pytest.mark.parametrize("pairs", [False, True, "both_orders"])
-def test_strings_give_pythons_predictions(pairs, tmp_path, tf):
+def test_exported_classifier_equals_python_predictions(pairs, tmp_path, tf):
     joint = "both_orders" if pairs == "both_orders" else False
     head = Classifier(bert(), ["no", "yes", "so"], tokenizer=TOKENIZER, pairs=joint)
     export(head, tmp_path / "model", pairs=bool(pairs))
@@ -59,7 +59,7 @@ def test_strings_give_pythons_predictions(pairs, tmp_path, tf):
 
 @pytest.mark.full
 @needs_tensorflow
-def test_scores_are_pythons(tmp_path, tf):
+def test_exported_regressor_equals_python_scores(tmp_path, tf):
     train = [Example(t, float(i)) for i, t in enumerate(TEXTS)]
     method = FineTune(learning_rate=1e-2, epochs=1, batch_size=4)
     head = method.fit(bert(), Regressor, TOKENIZER, train)
@@ -72,7 +72,7 @@ def test_scores_are_pythons(tmp_path, tf):
 @pytest.mark.full
 @needs_tensorflow
 @pytest.mark.parametrize("lowercase", [True, False])
-def test_real_text_becomes_the_same_ids(lowercase, tmp_path, tf, data):
+def test_exported_model_equals_python_on_real_text(lowercase, tmp_path, tf, data):
     tokenizer = WordPiece.load(data("vocabularies/bert_uncased_vocab.txt"), lowercase)
     cola = {"text": "t", "label": "l", "header": ["s", "l", "x", "t"]}
     rte = {"text": "sentence1", "label": "label"}
@@ -90,7 +90,7 @@ def test_real_text_becomes_the_same_ids(lowercase, tmp_path, tf, data):
 
 
 @needs_tensorflow
-def test_what_cannot_be_exported_is_named(tmp_path, tf):
+def test_unsupported_models_and_options_are_refused(tmp_path, tf):
     head = Classifier(bert(), ["no", "yes"], tokenizer=TOKENIZER)
     pieces = BytePair(["<unk>", "a</w>"], [], scheme="gpt")
     gpt = GPT(len(pieces), **SIZE, max_sequence_length=8)
@@ -126,7 +126,7 @@ def test_what_cannot_be_exported_is_named(tmp_path, tf):
 
 
 @pytest.mark.skipif(ON_TENSORFLOW, reason="where it is not TensorFlow")
-def test_other_backends_say_where_to_go(tmp_path):
+def test_export_on_other_backends_is_refused(tmp_path):
     head = Classifier(bert(), ["no", "yes"], tokenizer=TOKENIZER)
     with pytest.raises(ValueError, match="export it under KERAS_BACKEND=tensorflow"):
         export(head, tmp_path / "model")

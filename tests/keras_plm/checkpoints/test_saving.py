@@ -161,7 +161,7 @@ def test_saved_models_load(name, how, tmp_path):
 
 @pytest.mark.backend_neutral
 @pytest.mark.parametrize("name", ["BERT", "Classifier", "MaskedLM", "Word2Vec", "Seq2Seq"])
-def test_files_that_do_not_load_are_not_written(name, tmp_path):
+def test_hdf5_model_files_are_refused(name, tmp_path):
     for ending in ("h5", "hdf5"):
         with pytest.raises(ValueError, match=r"saved as `.keras`.*Received"):
             MODELS[name]().save(tmp_path / f"model.{ending}")
@@ -187,7 +187,7 @@ def test_a_trained_head_is_quantized_and_loads(tmp_path):
 @pytest.mark.backend_neutral
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ["BERT", "GPT", "HubEncoder"])
-def test_folders_have_lora_in_their_matrices(name, tmp_path):
+def test_native_folders_merge_lora_into_the_weights(name, tmp_path):
     model, tokenizer = MODELS[name](), TOKENIZER
     if name == "GPT":
         model, tokenizer = gpt(len(PIECES)), PIECES
@@ -202,7 +202,7 @@ def test_folders_have_lora_in_their_matrices(name, tmp_path):
 
 @pytest.mark.full
 @pytest.mark.backend_neutral
-def test_released_formats_have_lora_in_their_matrices(tmp_path):
+def test_released_formats_merge_lora_into_the_weights(tmp_path):
     for model, write, read in (
         (encoder(), save_bert, load_bert),
         (GPT(20, 2, 2, 8, 32, max_sequence_length=8), save_gpt, load_gpt),
@@ -217,7 +217,7 @@ def test_released_formats_have_lora_in_their_matrices(tmp_path):
 
 @pytest.mark.full
 @pytest.mark.backend_neutral
-def test_a_compiled_language_model_beside_a_head_loads(tmp_path):
+def test_compiled_head_with_auxiliary_language_model_loads(tmp_path):
     model = MODELS["WithLanguageModel"]()
     model.compile("adam")
     model.save(tmp_path / "model.keras")
@@ -234,7 +234,7 @@ def test_a_compiled_language_model_beside_a_head_loads(tmp_path):
 @pytest.mark.full
 @pytest.mark.backend_neutral
 @pytest.mark.filterwarnings("ignore")
-def test_folders_are_not_written_of_quantized_weights(tmp_path):
+def test_folders_refuse_quantized_weights(tmp_path):
     model = hub_encoder()
     model.quantize("int8")
     with pytest.raises(ValueError, match=r"Quantized weights.*model.save\('name.keras'\)"):

@@ -107,7 +107,7 @@ def test_bert_folders_agree_with_transformers(lowercase, whole, tmp_path):
             assert same.encode(TEXTS).token_ids.tolist() == ours.encode(TEXTS).token_ids.tolist()
 
 
-def test_old_files_of_added_and_special_tokens_agree(tmp_path):
+def test_old_added_token_files_agree_with_transformers(tmp_path):
     count = len(vocabulary())
     folder = write(
         tmp_path / "old",
@@ -125,7 +125,7 @@ def test_old_files_of_added_and_special_tokens_agree(tmp_path):
     agree(ours, peer(folder))
 
 
-def test_other_names_of_special_tokens(tmp_path):
+def test_renamed_special_tokens_agree_with_transformers(tmp_path):
     names = {"pad_token": "<pad>", "unk_token": "<unk>", "cls_token": "<s>", "sep_token": "</s>"}
     names["mask_token"] = "<mask>"
     pieces = ["low", "<s>", "<pad>", "</s>", *PIECES[:-3], "<mask>", "<unk>"]
@@ -146,7 +146,7 @@ def test_other_names_of_special_tokens(tmp_path):
     agree(load_tokenizer(tmp_path / "whole"), theirs)
 
 
-def test_transformers_reads_what_we_write(tmp_path):
+def test_transformers_reads_saved_tokenizer(tmp_path):
     pieces = [*vocabulary(), "<s>"]
     tokenizer = WordPiece(
         pieces, False, True, False, ["[PAD]", "[UNK]", "<s>", "[SEP]", "[MASK]"],
@@ -230,7 +230,7 @@ def test_gpt2_folders_agree_with_transformers(whole, gpt2, tmp_path):
         assert load_tokenizer(tmp_path / "saved").get_config() == ours.get_config()
 
 
-def test_released_vocabularies_agree(data, tmp_path):
+def test_released_vocabularies_agree_with_transformers(data, tmp_path):
     pieces = data("vocabularies/bert_uncased_vocab.txt").read_text(encoding="utf-8").split("\n")
     decoder = added_decoder(pieces[:-1])
     settings = {"do_lower_case": True, "strip_accents": False, "added_tokens_decoder": decoder}
@@ -321,7 +321,7 @@ LATER |= {"normalized": True, "special": False}
         ),
     ],
 )  # fmt: skip
-def test_components_that_do_something_else_are_named(change, message, tmp_path):
+def test_unsupported_components_are_refused(change, message, tmp_path):
     folder = write(tmp_path / "one", **change_whole(change)(tmp_path))
     with pytest.raises(ValueError, match=message):
         load_tokenizer(folder)
@@ -358,12 +358,12 @@ def test_components_that_do_something_else_are_named(change, message, tmp_path):
         ({"vocab": [*SPECIAL, "a", "", "b"]}, "vocab.txt:7: .*an empty line"),
     ],
 )  # fmt: skip
-def test_settings_that_do_something_else_are_named(files, message, tmp_path):
+def test_unsupported_and_conflicting_settings_are_refused(files, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         load_tokenizer(write(tmp_path / "one", **files))
 
 
-def test_a_whole_file_and_settings_must_agree(tmp_path):
+def test_tokenizer_json_must_agree_with_settings(tmp_path):
     plain = write(tmp_path / "plain", tokenizer_config={"do_lower_case": False})
     peer(plain).save_pretrained(tmp_path / "whole")
     folder = tmp_path / "whole"
@@ -379,7 +379,7 @@ def test_a_whole_file_and_settings_must_agree(tmp_path):
     assert not load_tokenizer(folder).lowercase
 
 
-def test_old_whole_files_and_generic_classes_are_read(tmp_path):
+def test_old_tokenizer_json_and_generic_class_are_read(tmp_path):
     folder = write(tmp_path / "plain", tokenizer_config={"do_lower_case": False})
     peer(folder).save_pretrained(tmp_path / "whole")
     folder = tmp_path / "whole"
@@ -397,7 +397,7 @@ def test_old_whole_files_and_generic_classes_are_read(tmp_path):
         load_tokenizer(folder)
 
 
-def test_gpt2_components_are_named(gpt2, tmp_path):
+def test_unsupported_gpt2_components_are_refused(gpt2, tmp_path):
     folder, pieces = gpt2()
     peer(folder).save_pretrained(tmp_path / "whole")
     folder = tmp_path / "whole"
@@ -438,7 +438,7 @@ def test_gpt2_components_are_named(gpt2, tmp_path):
             load_tokenizer(folder)
 
 
-def test_padding_of_a_whole_file_is_obeyed(gpt2, tmp_path):
+def test_padding_token_of_tokenizer_json_is_used(gpt2, tmp_path):
     folder, pieces = gpt2(tokenizer_config={})
     peer(folder).save_pretrained(tmp_path / "whole")
     folder = tmp_path / "whole"
@@ -455,7 +455,7 @@ def test_padding_of_a_whole_file_is_obeyed(gpt2, tmp_path):
     assert ours.detokenize(packed[0]) == "low"
 
 
-def test_byte_order_marks_line_ends_and_lengths(tmp_path):
+def test_byte_order_mark_and_crlf_are_read_and_length_warns(tmp_path):
     folder = write(tmp_path / "one", config={"max_position_embeddings": 512})
     text = "\r\n".join([*vocabulary(), "", ""])
     (folder / "vocab.txt").write_bytes(b"\xef\xbb\xbf" + text.encode())
@@ -497,7 +497,7 @@ def test_byte_order_marks_line_ends_and_lengths(tmp_path):
          "`model.vocab.a` must be a whole number"),
     ],
 )  # fmt: skip
-def test_files_of_another_shape_are_named(name, content, message, tmp_path):
+def test_json_values_of_wrong_type_are_refused(name, content, message, tmp_path):
     folder = write(tmp_path / "one", **{name: content})
     with pytest.raises(ValueError, match=f"{folder / name}.json: .*{message}"):
         load_tokenizer(folder)
@@ -506,7 +506,7 @@ def test_files_of_another_shape_are_named(name, content, message, tmp_path):
 @pytest.mark.parametrize(
     "name", ["tokenizer_config.json", "tokenizer.json", "vocab.txt", "added_tokens.json"]
 )
-def test_what_is_no_file_is_not_missing(name, tmp_path):
+def test_broken_links_are_refused(name, tmp_path):
     folder = write(tmp_path / "one")
     (folder / name).unlink(missing_ok=True)
     (folder / name).symlink_to("nowhere")
@@ -558,7 +558,7 @@ UNIGRAM = {"type": "Unigram", "unk_id": 0, "vocab": [["a", 0.0], ["b", -1.0]]}
          "follow it without a gap. Received: 9 for '<a>'"),
     ],
 )  # fmt: skip
-def test_damaged_tokenizers_of_keras_hub_are_named(changes, message, tmp_path):
+def test_damaged_keras_hub_tokenizers_are_refused(changes, message, tmp_path):
     path = tmp_path / "tokenizer.json"
     path.write_text(json.dumps(hub_tokenizer()))
     assert load_tokenizer(tmp_path).tokenize("low") == ["low"]

@@ -83,7 +83,7 @@ pytestmark = pytest.mark.backend_neutral
         (["layers", "--task", "wikigold", "--precision", "half"], r"`precision` must be"),
     ],
 )
-def test_bad_input_ends_with_one_sentence_and_code_2(flags, match, encoder, tmp_path, capsys):
+def test_bad_input_exits_with_one_line_and_code_2(flags, match, encoder, tmp_path, capsys):
     assert main([*flags, *common(encoder, tmp_path)]) == 2
     error = capsys.readouterr().err
     assert re.search(match, error) and error.startswith("error: ")
@@ -107,7 +107,7 @@ def test_bad_input_ends_with_one_sentence_and_code_2(flags, match, encoder, tmp_
         ([], r"holds an encoder without the state of a run"),
     ],
 )
-def test_pretraining_refuses_before_it_writes(flags, match, encoder, tmp_path, capsys):
+def test_pretrain_refuses_bad_flags_before_writing(flags, match, encoder, tmp_path, capsys):
     (tmp_path / "text.txt").write_text("a b\n")
     corpus = ["--corpus", str(tmp_path / "text.txt"), "--out", encoder]
     before = sorted(Path(encoder).iterdir())
@@ -130,7 +130,7 @@ def test_a_label_that_occurs_once_is_trained_on(encoder, table, tmp_path):
     assert counts == {"train": 43, "dev": 9, "test": 8, "labels": 3}
 
 
-def test_a_label_never_seen_in_training_is_an_error(encoder, table, tmp_path, capsys, monkeypatch):
+def test_label_unseen_in_training_counts_as_an_error(encoder, table, tmp_path, capsys, monkeypatch):
     path = tmp_path / "mine.csv"
     lines = path.read_text().splitlines()
     known = [line.rpartition(",")[2] for line in lines[-9:]]
@@ -211,7 +211,7 @@ def test_debug_shows_the_traceback(monkeypatch, tmp_path, capsys):
         assert "Traceback" in capsys.readouterr().err
 
 
-def test_warnings_show_no_code(monkeypatch):
+def test_warnings_omit_source_location_without_debug(monkeypatch):
     before, shown = warnings.formatwarning, []
 
     def warned(flags):

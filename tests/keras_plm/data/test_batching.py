@@ -36,7 +36,7 @@ def rows_of(source):
 
 
 @pytest.mark.backend_neutral
-def test_bucket_lengths_are_the_cheapest():
+def test_bucket_lengths_minimize_padding():
     """Compares with all choices of three lengths, by brute force."""
     import itertools
 
@@ -51,7 +51,7 @@ def test_bucket_lengths_are_the_cheapest():
 
 
 @pytest.mark.backend_neutral
-def test_every_row_once_an_epoch_in_few_shapes():
+def test_epoch_has_every_row_once_in_few_shapes():
     source = make()
     seen = [row for rows in rows_of(source) for row in rows if row >= 0]
     assert sorted(seen) == list(range(97))
@@ -65,7 +65,7 @@ def test_every_row_once_an_epoch_in_few_shapes():
 
 
 @pytest.mark.backend_neutral
-def test_only_one_batch_is_filled_up_and_its_padding_weighs_nothing():
+def test_only_one_batch_is_padded_and_padding_has_zero_weight():
     source = make()
     filled = [i for i in range(len(source)) if (source.rows(i) < 0).any()]
     assert len(filled) == 1
@@ -87,7 +87,7 @@ def test_few_rows_are_not_padded_to_a_whole_batch(rows, count, size):
 
 
 @pytest.mark.backend_neutral
-def test_only_what_has_labels_is_filled_up():
+def test_only_labelled_batches_are_filled_with_padding_rows():
     labelled = batches([Example("a b", "yes")], TOKENIZER, ["no", "yes"], training=False)
     assert len(labelled[0][0]["token_ids"]) == 32
     assert len(batches(["a b"], TOKENIZER, training=False)[0][0]["token_ids"]) == 1
@@ -108,7 +108,7 @@ def test_order_is_a_function_of_seed_and_epoch():
 
 
 @pytest.mark.backend_neutral
-def test_a_position_goes_on_within_an_epoch_and_into_the_next():
+def test_step_resumes_within_and_across_epochs():
     whole, rest = make(), make()
     rest.step = 3
     count = len(whole)
@@ -153,7 +153,7 @@ def test_fit_trains_on_each_batch_once_in_order_and_counts_steps():
         model.fit(source, epochs=2, steps_per_epoch=2, verbose=0)
 
 
-def test_fit_goes_on_from_any_step():
+def test_fit_resumes_from_any_step():
     """On TensorFlow, the next two batches do not predict the lengths of later ones."""
 
     def rows_of_ones(rows, length, rng, epoch):
@@ -176,7 +176,7 @@ def test_rows_of_a_later_epoch_may_be_longer():
 
 
 @pytest.mark.full
-def test_fit_meets_a_bucket_that_the_first_epoch_had_not():
+def test_fit_handles_bucket_absent_from_first_epoch():
     lengths = [np.array([9, 9]), np.array([4, 9])]
 
     def rows_of_ones(rows, length, rng, epoch):
@@ -192,7 +192,7 @@ def test_fit_meets_a_bucket_that_the_first_epoch_had_not():
 
 @pytest.mark.backend_neutral
 @pytest.mark.parametrize("count", [2, 4])
-def test_shards_part_the_same_batches(count):
+def test_shards_partition_the_same_batches(count):
     whole = make(batch_size=8, tokens_per_batch=None)
     parts = [make(batch_size=8, tokens_per_batch=None, shard=(i, count)) for i in range(count)]
     for i in range(len(whole)):
@@ -213,7 +213,7 @@ def test_first_two_batches_differ_in_shape():
         assert source[0][0]["row"].shape != source[1][0]["row"].shape
 
 
-def test_fit_and_evaluate_see_the_true_means():
+def test_fit_and_evaluate_log_means_over_real_rows():
     """The loss in the logs equals the mean over real rows, in training and in evaluation."""
     targets = np.random.default_rng(1).normal(size=(97, 1)).astype("float32")
 
@@ -261,7 +261,7 @@ def test_metrics_in_logs_count_real_rows():
 
 
 @pytest.mark.full
-def test_metrics_in_logs_weigh_classes_of_real_rows():
+def test_logged_metrics_apply_class_weights_to_real_rows():
     labels = np.array([1, 0, 0, 0, 1, 0, 0, 1, 0])
     inputs = keras.Input((1,), name="a")
     model = Plain({"a": inputs}, keras.layers.Dense(2, kernel_initializer="zeros")(inputs))
@@ -306,7 +306,7 @@ def test_classes_can_be_weighted():
 
 
 @pytest.mark.backend_neutral
-def test_a_label_is_a_number_or_a_string_but_not_both():
+def test_equal_number_and_string_labels_are_refused():
     examples = [Example("a", "1", where="f:1"), Example("b", 2), Example("c", 1, where="f:3")]
     assert label_names(examples[:2]) == ["1", 2]
     with pytest.raises(ValueError, match="^f:1: .* Received: both 1 and '1'"):
@@ -336,7 +336,7 @@ def test_long_texts_are_cut_and_counted():
 
 @pytest.mark.backend_neutral
 @pytest.mark.parametrize("tokenizer", [WORDS, Characters()], ids=["words", "characters"])
-def test_two_texts_that_are_packed_apart(tokenizer):
+def test_text_pairs_are_packed_separately(tokenizer):
     examples = [Example("a b c a a", "x", pair="b"), Example("c", "y", pair="a b c a b c a")]
     source = PackedExamples(examples, tokenizer, ["x", "y"])
     alone = [tokenizer.pack([text]) for text in ("a b c a a", "b", "c", "a b c a b c a")]
@@ -358,7 +358,7 @@ def test_two_texts_that_are_packed_apart(tokenizer):
 @pytest.mark.backend_neutral
 @pytest.mark.parametrize("tokenizer", [TOKENIZER, WORDS, Characters()], ids=["bert", "w", "elmo"])
 @pytest.mark.parametrize("max_length", [None, 7])
-def test_words_of_two_texts_know_whose_they_are(tokenizer, max_length):
+def test_word_positions_separate_the_two_texts_of_a_pair(tokenizer, max_length):
     texts = [("a b c a a", "b"), ("c", "a b c a b c a"), ("a b", "c a")]
     examples = [Example(first, "x", pair=second) for first, second in texts]
     source = PackedExamples(
@@ -399,7 +399,7 @@ def test_words_of_two_texts_know_whose_they_are(tokenizer, max_length):
 
 
 @pytest.mark.backend_neutral
-def test_tagged_words_go_in_windows_and_none_is_lost():
+def test_tagged_words_are_split_into_windows_without_loss():
     words = ["a", "bxx", "c", "axxxxxxxxx", "b", "c", "a"]
     tags = ["O", "P", "O", "P", "O", "P", "O"]
     source = PackedExamples(
@@ -419,7 +419,7 @@ def test_tagged_words_go_in_windows_and_none_is_lost():
 
 
 @pytest.mark.backend_neutral
-def test_words_of_plain_texts_on_request():
+def test_words_option_adds_word_positions_of_plain_texts():
     source = PackedExamples(["a bx", "c"], TOKENIZER, words=True)
     assert source.words.tolist() == [2, 1]
     assert [source.row_words.positions(row).tolist() for row in (0, 1)] == [[1, 2], [1]]
@@ -433,7 +433,7 @@ def test_ragged_arrays_are_padded():
     assert x["x"].shape == (3, 8) and y.tolist() == [0, 2, 1]
 
 
-def test_run_on_gives_each_rows_output_in_its_own_shape():
+def test_run_on_yields_the_output_of_every_row():
     inputs = keras.Input((None,), name="row")
     model = keras.Model({"row": inputs}, inputs * 2)
     source = make(training=False)
@@ -451,7 +451,7 @@ def test_label_names_put_o_first():
 
 
 @pytest.mark.compiles
-def test_fingerprint_follows_weights_not_names():
+def test_fingerprint_depends_on_weights_but_not_names():
     first = BERT(13, num_layers=1, num_heads=2, hidden_dim=4, intermediate_dim=8)
     second = BERT.from_config({**first.get_config(), "name": "other", "dtype": "mixed_bfloat16"})
     assert fingerprint(first) != fingerprint(second)

@@ -36,7 +36,7 @@ def test_documents_end_at_blank_lines_and_files(files, tmp_path):
     assert names(tmp_path) == ["one.txt", "stream", "two.txt.gz"]
 
 
-def test_is_built_once_and_anew_when_files_change(files, tmp_path):
+def test_stream_is_rebuilt_only_when_files_change(files, tmp_path):
     folder = tmp_path / "stream"
     TokenStream.build(files, TOKENIZER, folder, sentences="lines")
     before = (folder / "tokens.00000.bin").stat().st_mtime_ns
@@ -75,7 +75,7 @@ def many(tmp_path, count=300):
 
 
 @pytest.mark.parametrize("options", [{}, {"shard_tokens": 100}])
-def test_blocks_and_shards_give_the_same_stream(options, tmp_path, monkeypatch):
+def test_blocks_and_shards_build_the_same_stream(options, tmp_path, monkeypatch):
     files = many(tmp_path)
     whole = TokenStream.build(files, TOKENIZER, tmp_path / "whole", "lines")
     assert len(whole.documents) > 20 and len(whole.description["shards"]) == 1
@@ -92,7 +92,7 @@ def test_blocks_and_shards_give_the_same_stream(options, tmp_path, monkeypatch):
 
 
 @pytest.mark.full
-def test_workers_give_the_same_stream(tmp_path, monkeypatch):
+def test_workers_build_the_same_stream(tmp_path, monkeypatch):
     files = many(tmp_path)
     whole = TokenStream.build(files, TOKENIZER, tmp_path / "whole", "lines")
     monkeypatch.setattr(stream_files, "BLOCK", 200)
@@ -100,7 +100,7 @@ def test_workers_give_the_same_stream(tmp_path, monkeypatch):
     assert_same(whole, parts)
 
 
-def test_paragraphs_are_split_at_real_ends():
+def test_paragraphs_are_split_at_sentence_ends():
     pytest.importorskip("sentencex")
     text = "Mr. Smith paid $3.50 to J. R. Low. He left at 5 p.m. on Monday. Why?"
     assert split_sentences(text) == [
@@ -129,14 +129,14 @@ def test_bad_input_is_explained(files, tmp_path):
     assert names(tmp_path) == ["one.txt", "two.txt.gz"]
 
 
-def test_lines_need_a_token_for_their_end(files):
+def test_read_ids_needs_tokenizer_with_end_token(files):
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]
     with pytest.raises(ValueError, match="with an end token: use `Words`. Received: WordPiece"):
         read_ids(files, WordPiece(pieces))
 
 
 @pytest.mark.parametrize("stopped_at", range(4))
-def test_goes_on_where_it_stopped(stopped_at, files, tmp_path, monkeypatch, small_blocks):
+def test_stopped_build_resumes(stopped_at, files, tmp_path, monkeypatch, small_blocks):
     whole = TokenStream.build(files, TOKENIZER, tmp_path / "whole", "lines", shard_tokens=4)
     encoded, encode = [], stream_files.BlockEncoder.__call__
 
@@ -166,7 +166,7 @@ def test_goes_on_where_it_stopped(stopped_at, files, tmp_path, monkeypatch, smal
     assert json.loads((tmp_path / "stream" / "stream.json").read_text())["sentences"] == 4
 
 
-def test_begins_anew_where_files_are_not_whole(files, tmp_path, monkeypatch, small_blocks):
+def test_incomplete_files_restart_the_build(files, tmp_path, monkeypatch, small_blocks):
     def broken(self, block):
         if any("c" in line for line in block.lines):
             raise KeyboardInterrupt
@@ -184,7 +184,7 @@ def test_begins_anew_where_files_are_not_whole(files, tmp_path, monkeypatch, sma
 
 
 @pytest.mark.full
-def test_known_chunks_are_what_the_package_finds(data):
+def test_cached_word_ids_equal_ids_of_whole_texts(data):
     """Encoding each word once gives the ids of whole texts."""
     tokenizer = WordPiece.load(data("vocabularies/bert_uncased_vocab.txt"))
     texts = [

@@ -25,7 +25,7 @@ def sentence(rng, group):
 
 @pytest.mark.parametrize("max_length", [3, 7, 12, 100])
 @pytest.mark.parametrize("tokenizer", [WordPiece(PIECES), Characters()])
-def test_rows_are_as_full_as_they_can_be(tokenizer, max_length):
+def test_join_sentences_fills_rows_up_to_max_length(tokenizer, max_length):
     rng = np.random.default_rng(0)
     examples = [sentence(rng, group) for group in [None, *"aabbbbbb", None, None, *"ccaaa"]]
     joined, counts = join_sentences(examples, tokenizer, max_length)
@@ -49,7 +49,7 @@ def test_rows_are_as_full_as_they_can_be(tokenizer, max_length):
     assert [part.shape for part in parted] == [(len(e.text), 3) for e in examples]
 
 
-def test_bad_input_is_explained():
+def test_join_and_part_sentences_refuse_bad_input():
     tokenizer, words = WordPiece(PIECES), Example(["a"], ["O"])
     for examples, length, match in (
         ([Example("a", "x")], 9, "must be a list of words"),
@@ -65,7 +65,7 @@ def test_bad_input_is_explained():
 
 @pytest.mark.full
 @pytest.mark.parametrize("method, epochs", [("fine_tune", 1), ("features", 12)])
-def test_the_harness_scores_each_sentence(method, epochs, tmp_path, capsys):
+def test_harness_scores_each_sentence_of_a_document_row(method, epochs, tmp_path, capsys):
     """The meaning of a word depends on the previous sentence."""
     rng, lines = np.random.default_rng(0), []
     for i in range(60):

@@ -57,7 +57,7 @@ def expected(examples, tokenizer, max_length, stride):
 
 @pytest.mark.parametrize("max_length, stride", [(61, 128), (19, 128), (23, 5), (17, 1), (13, 3)])
 @pytest.mark.parametrize("tokenizer", [PIECES, PAIRS], ids=["bert", "gpt"])
-def test_rows_are_those_of_loops(tokenizer, max_length, stride):
+def test_window_rows_equal_explicit_loops(tokenizer, max_length, stride):
     examples = asked(np.random.default_rng(max_length))
     windows = Windows(examples, tokenizer, max_length, stride)
     wanted = expected(examples, tokenizer, max_length, stride)
@@ -82,7 +82,7 @@ def test_rows_are_those_of_loops(tokenizer, max_length, stride):
     assert weights.shape == y.shape and (weights == 1).all()
 
 
-def test_every_token_is_in_one_window_of_its_own():
+def test_context_mask_assigns_each_token_to_one_window():
     windows = Windows(asked(np.random.default_rng(0)), PIECES, 17, 4)
     own = windows.context_mask(np.arange(len(windows)), 17)
     for i in range(windows.examples_of[-1] + 1):
@@ -94,7 +94,7 @@ def test_every_token_is_in_one_window_of_its_own():
         assert found == list(range(total))
 
 
-def test_batches_are_the_rows():
+def test_batches_contain_every_row_once():
     examples = asked(np.random.default_rng(3))
     windows = Windows(examples, PIECES, 29, 7)
     source = windows.batches(training=False, batch_size=4)
@@ -113,7 +113,7 @@ def test_batches_are_the_rows():
 
 
 @pytest.mark.full
-def test_answers_of_real_passages_are_found_by_their_tokens(data):
+def test_targets_of_real_passages_map_back_to_answers(data):
     import keras_plm.tokenizers as tokenizers
 
     pieces = tokenizers.WordPiece.load(data("vocabularies") / "bert_uncased_vocab.txt")
@@ -149,7 +149,7 @@ def test_answers_of_real_passages_are_found_by_their_tokens(data):
     ],
     ids=range(7),
 )
-def test_what_cannot_be_read_is_named(example, options, match):
+def test_windows_refuse_bad_examples_and_options(example, options, match):
     with pytest.raises(ValueError, match=match):
         Windows([example], PIECES, **options)
 
@@ -178,7 +178,7 @@ def test_tokenizers_without_pairs_are_refused(tokenizer):
         Windows([Example("a", pair="b")], tokenizer)
 
 
-def test_a_special_token_must_stand_for_no_answer():
+def test_tokenizer_without_no_answer_token_is_refused():
     bare = BytePair(PAIRS.vocabulary, [], scheme="gpt", special_tokens=["_delimiter_", "_pad_"])
     with pytest.raises(ValueError, match="stands for no answer.*BytePair without one"):
         Windows([Example("a", pair="b")], bare)

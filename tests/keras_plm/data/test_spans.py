@@ -19,7 +19,7 @@ pytestmark = pytest.mark.backend_neutral
         ([0.8, 0.1, 0.1], [0.8, 0.1, 0.1], (0, 0)),
     ],
 )
-def test_allennlps_spans(starts, ends, wanted):
+def test_best_spans_equal_allennlp_examples(starts, ends, wanted):
     """REFERENCE 4.7."""
     every = np.ones((1, len(starts)), bool)
     logits = np.log([starts]), np.log([ends])
@@ -40,7 +40,7 @@ def in_loops(starts, ends, start_mask, end_mask, n, longest):
 
 @pytest.mark.parametrize("n, longest", [(1, 1), (1, 5), (3, 30), (7, 2), (40, 3)])
 @pytest.mark.parametrize("ties", [False, True])
-def test_spans_are_those_of_loops(n, longest, ties):
+def test_best_spans_equal_explicit_loops(n, longest, ties):
     rng = np.random.default_rng(n)
     starts, ends = rng.normal(size=(2, 5, 13))
     if ties:  # sums of integers can be exactly equal
@@ -57,7 +57,7 @@ def test_spans_are_those_of_loops(n, longest, ties):
 
 
 @pytest.mark.parametrize("n", [1, 5])
-def test_answers_are_the_best_of_all_windows(n):
+def test_best_answers_rank_spans_over_all_windows(n):
     rng = np.random.default_rng(5)
     examples = asked(rng)
     windows = Windows(examples, PIECES, 19, 4)
@@ -84,7 +84,7 @@ def test_answers_are_the_best_of_all_windows(n):
         assert null[i] == pytest.approx(min(nulls))
 
 
-def test_ten_thousand_questions_take_seconds():
+def test_best_answers_of_10000_questions_take_under_20_s():
     import time
 
     passage = " ".join("abcdefgh" * 40)

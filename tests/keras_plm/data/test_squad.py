@@ -62,12 +62,12 @@ class TestReader:
             ([], PASSAGE, r"some.json: No question in this file"),
         ],
     )  # fmt: skip
-    def test_bad_files_are_named(self, questions, context, match, tmp_path):
+    def test_errors_name_the_file_and_question(self, questions, context, match, tmp_path):
         path = written(tmp_path, *questions, context=context)
         with pytest.raises(ValueError, match=match):
             read_squad(path)
 
-    def test_files_of_other_kinds(self, tmp_path):
+    def test_files_without_squad_data_are_refused(self, tmp_path):
         (tmp_path / "a.json").write_text("{")
         with pytest.raises(ValueError, match="a.json must be JSON"):
             read_squad(tmp_path / "a.json")
@@ -102,13 +102,13 @@ def test_examples_are_checked(fields, match):
 class TestPredictions:
     examples = [Example("q", pair="a", id=name) for name in ("1", "2")]
 
-    def test_are_written_whole(self, tmp_path):
+    def test_written_predictions_read_back(self, tmp_path):
         path = tmp_path / "predictions.json"
         write_predictions(path, self.examples, ["Łódź", ""])
         assert json.loads(path.read_text()) == {"1": "Łódź", "2": ""} == read_predictions(path)
         assert [p.name for p in tmp_path.iterdir()] == ["predictions.json"]
 
-    def test_bad_ones_are_named(self, tmp_path):
+    def test_bad_predictions_are_refused(self, tmp_path):
         path = tmp_path / "predictions.json"
         with pytest.raises(ValueError, match="2 questions and 1 answers"):
             write_predictions(path, self.examples, ["a"])
@@ -161,7 +161,7 @@ class TestEvaluation:
         assert report["total"] == 3 and report["exact"] == pytest.approx(200 / 3)
         assert "NoAns_total" not in evaluate_squad(examples[:1], {"0": "b"})
 
-    def test_odds_and_thresholds(self):
+    def test_odds_above_the_threshold_count_as_no_answer(self):
         examples = some(["b", "", "d", ""])
         guesses = {"0": "b", "1": "c", "2": "e", "3": "c"}
         odds = {"0": -3.0, "1": 2.0, "2": 0.0, "3": 1.0}
@@ -177,7 +177,7 @@ class TestEvaluation:
         with pytest.raises(ValueError, match="none for '3'"):
             evaluate_squad(examples, guesses, odds={"0": 0.0, "1": 0.0, "2": 0.0})
 
-    def test_the_best_threshold_is_that_of_the_scan(self):
+    def test_best_threshold_equals_that_of_a_linear_scan(self):
         rng = np.random.default_rng(0)
         for _ in range(50):
             count = int(rng.integers(1, 9))
@@ -199,7 +199,7 @@ class TestEvaluation:
 
 class TestTasks:
     @pytest.mark.full
-    def test_squad_is_parted_by_article(self, data):
+    def test_squad_is_split_by_article(self, data):
         folder = data("squad/train-v1.1.json.gz").parent.parent
         train, dev = (read_squad1(folder, split) for split in ("train", "dev"))
         assert len(train) + len(dev) == 87_346 and 1_500 < len(dev) < 3_000
@@ -207,7 +207,7 @@ class TestTasks:
         assert len(read_squad1(folder, "test")) == 10_570
 
     @pytest.mark.full
-    def test_squad2_is_parted_by_article(self, data, tmp_path):
+    def test_squad2_is_split_by_article(self, data, tmp_path):
         folder = data("squad/dev-v2.0.json.gz").parent.parent
         parts = [read_squad2(folder, split) for split in ("train", "dev", "test")]
         assert sum(map(len, parts)) == 11_873
@@ -218,7 +218,7 @@ class TestTasks:
         count = write_text_of(TASKS["squad2"], folder, tmp_path / "text", "dev")
         assert count == len(parts[1]) + len({e.pair for e in parts[1]})
 
-    def test_pairs_of_qnli_hold_the_answer_or_not(self):
+    def test_qnli_pairs_are_labelled_by_contained_answer(self):
         rain, cat, dog = "It rained.", "The cat slept on the mat.", "A dog ran by the cat."
         passage = f"{rain} {cat} {dog}"
 
@@ -240,7 +240,7 @@ class TestTasks:
         assert 0.4 < np.mean([label == "entailment" for label in labels]) < 0.6
 
     @pytest.mark.full
-    def test_qnli_is_made_of_squad(self, data, tmp_path):
+    def test_qnli_is_built_from_squad(self, data, tmp_path):
         folder = data("squad/train-v1.1.json.gz").parent.parent
         dev = SQUAD["qnli_squad"].read(folder, "dev")
         asked = {(e.text, e.group): e for e in read_squad1(folder, "dev")}
@@ -253,7 +253,7 @@ class TestTasks:
         data("glue/QNLI/dev.tsv")
         assert len(SQUAD["qnli_squad"].read(folder, "test")) == 5463
 
-    def test_another_dev_file_is_refused(self, tmp_path):
+    def test_dev_file_with_wrong_article_count_is_refused(self, tmp_path):
         (tmp_path / "squad").mkdir()
         written(tmp_path / "squad", question("1"), name="dev-v2.0.json")
         with pytest.raises(
@@ -261,7 +261,7 @@ class TestTasks:
         ):
             read_squad2(tmp_path, "train")
 
-    def test_rows_are_scored_by_their_versions_rule(self):
+    def test_squad_tasks_score_by_the_rule_of_their_version(self):
         assert TASKS["squad"] is SQUAD["squad"] and list(SQUAD["squad"].metrics)[0] == "f1"
         golds, guesses = [["the"]], ["a"]
         assert SQUAD["squad"].metrics["f1"](golds, guesses) == 0.0
@@ -269,7 +269,7 @@ class TestTasks:
         assert SQUAD["squad2"].metrics["exact_match"]([[]], [""]) == 1.0
 
 
-def test_ids_may_be_numbers_and_a_file_may_begin_with_a_byte_order_mark(tmp_path):
+def test_reader_accepts_number_ids_and_byte_order_mark(tmp_path):
     """As in GermanQuAD."""
     path = written(tmp_path, question(43152), question(7), name="german.json")
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())

@@ -79,7 +79,7 @@ class TestDamage:
             TokenStream(stream.folder)
 
     @pytest.mark.parametrize("name", ["tokens.00000.bin", "sentences.bin", "documents.bin"])
-    def test_flipped_bits_are_found_on_request_and_by_the_next_build(self, name, stream, folder):
+    def test_verify_and_build_detect_flipped_bits(self, name, stream, folder):
         content = bytearray((stream.folder / name).read_bytes())
         content[len(content) // 16 * 8] ^= 1
         (stream.folder / name).write_bytes(content)
@@ -98,7 +98,7 @@ class TestDamage:
                 TokenStream(stream.folder)
             path.write_bytes(content)
 
-    def test_ids_beyond_the_vocabulary_are_found_where_they_are_read(self, stream):
+    def test_reading_ids_beyond_the_vocabulary_raises(self, stream):
         patch(stream.folder / "tokens.00000.bin", 20, b"\x08\x00")
         bind(stream.folder)
         match = "stream: ids of tokens must be 0 or more, and below 8, .*Received: 8"
@@ -140,19 +140,19 @@ class TestDamage:
         ],
         ids=str,
     )
-    def test_a_description_must_agree_with_itself(self, values, match, stream):
+    def test_inconsistent_stream_json_is_refused(self, values, match, stream):
         change(stream.folder / "stream.json", **values)
         with pytest.raises(ValueError, match=f"stream.json.*{match}"):
             TokenStream(stream.folder)
 
-    def test_no_file_outside_the_folder_is_read(self, stream):
+    def test_shards_outside_the_folder_are_refused(self, stream):
         about = json.loads((stream.folder / "stream.json").read_text())
         about["manifest"]["../secret.bin"] = about["manifest"].pop("tokens.00000.bin")
         change(stream.folder / "stream.json", **about | {"shards": ["../secret.bin"]})
         with pytest.raises(ValueError, match="must agree with each other"):
             TokenStream(stream.folder)
 
-    def test_a_description_that_is_no_json_is_named(self, stream, folder):
+    def test_stream_json_of_invalid_json_is_refused(self, stream, folder):
         for content in (b"{", b"\xff", b"[" * 10_000, b"[]"):
             (stream.folder / "stream.json").write_bytes(content)
             with pytest.raises(ValueError, match=r"stream\.json"):
@@ -161,8 +161,8 @@ class TestDamage:
                 TokenStream.build(folder / "text.txt", TOKENIZER, stream.folder, "lines")
 
 
-class TestFoldersOfTheUser:
-    def test_files_of_the_user_stay(self, stream, folder):
+class TestUserFolders:
+    def test_build_does_not_delete_files_of_the_user(self, stream, folder):
         for name in ("stream.tmp", ".stream.tmp"):
             (folder / name).mkdir()
             (folder / name / "mine.txt").write_text("mine")
@@ -174,7 +174,7 @@ class TestFoldersOfTheUser:
             TokenStream.build(folder / "text.txt", TOKENIZER, stream.folder, "lines")
         assert len(list(folder.rglob("mine.txt"))) == 3
 
-    def test_links_are_not_followed(self, folder, monkeypatch):
+    def test_build_does_not_follow_symlink_of_temporary_folder(self, folder, monkeypatch):
         mine = folder / "mine"
         mine.mkdir()
         (mine / "progress.json").write_text("{}")
@@ -188,7 +188,7 @@ class TestFoldersOfTheUser:
         TokenStream.build(folder / "text.txt", TOKENIZER, folder / "stream", "lines")
         assert [path.name for path in mine.iterdir()] == ["progress.json"]
 
-    def test_a_link_to_the_folder_stays_one(self, folder):
+    def test_build_preserves_symlink_to_stream_folder(self, folder):
         (folder / "there").mkdir()
         (folder / "stream").symlink_to("there")
         TokenStream.build(folder / "text.txt", TOKENIZER, folder / "stream", "lines")
@@ -197,7 +197,7 @@ class TestFoldersOfTheUser:
 
 @pytest.mark.full
 class TestProcesses:
-    def test_the_second_of_two_is_told_who_writes(self, folder):
+    def test_second_writer_is_refused_with_process_of_first(self, folder):
         code = """
 import glob, os
 encode = corpus_writer.BlockEncoder.__call__
@@ -223,7 +223,7 @@ else:
         assert re.search(r"one writer at a time.*written by process \d+", outcomes[1].error)
         assert TokenStream(folder / "stream", verify=True).tokens[:].tolist() == IDS
 
-    def test_a_kill_at_any_call_loses_nothing(self, folder, tmp_path):
+    def test_build_resumes_after_kill_at_any_file_call(self, folder, tmp_path):
         calls = ("replace", "rename", "mkdir", "rmdir", "unlink")
         code = f"assert build().tokens[:].tolist() == {IDS}"
         copies = kill_at_each_call("build()", folder, tmp_path / "new", SETUP, code, calls)
@@ -237,7 +237,7 @@ else:
             assert TokenStream(copy / "stream", verify=True).tokens[:].tolist() == IDS
             assert not list(copy.rglob("*.tmp")), copy
 
-    def test_no_room_is_named_and_the_next_call_resumes(self, folder):
+    def test_full_disk_raises_no_room_and_next_call_resumes(self, folder):
         limited = "resource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500)); build(10**6)"
         long = "\n\n".join(LINES * 10)
         (folder / "text.txt").write_text(long)
@@ -277,7 +277,7 @@ class TestLongLines:
         yield BytePair.train(files, 300)
         yield BytePair.train(files, 100, scheme="gpt")
 
-    def test_parts_of_a_line_have_its_tokens(self, files, tmp_path, monkeypatch):
+    def test_stream_of_line_parts_equals_stream_of_whole_lines(self, files, tmp_path, monkeypatch):
         for number, tokenizer in enumerate(self.tokenizers(files)):
             whole, cut = tmp_path / f"whole{number}", tmp_path / f"cut{number}"
             options = {"end_id": tokenizer.end_id} if hasattr(tokenizer, "end_id") else {}
@@ -290,7 +290,7 @@ class TestLongLines:
                 found, wanted = (np.asarray(getattr(s, name)[:]) for s in (other, one))
                 np.testing.assert_array_equal(found, wanted, str(type(tokenizer)))
 
-    def test_words_and_their_ids_are_those_of_whole_lines(self, files, monkeypatch):
+    def test_words_and_ids_of_line_parts_equal_whole_lines(self, files, monkeypatch):
         words = Words.train(files)
         wanted = {blank: read_ids(files, words, blank) for blank in (False, True)}
         monkeypatch.setattr(text, "PART", 50)
@@ -300,7 +300,7 @@ class TestLongLines:
             np.testing.assert_array_equal(read_ids(files, words, blank), ids)
         assert len(wanted[True]) == len(wanted[False]) + 2
 
-    def test_parts_are_short_and_make_the_line(self, line, tmp_path):
+    def test_line_parts_are_short_and_join_to_the_line(self, line, tmp_path):
         path = tmp_path / "a.txt"
         path.write_text(f"{line}\nb", newline="")
         parts = list(text.line_parts(path, 40))
@@ -309,7 +309,7 @@ class TestLongLines:
         assert max(len(part) for part, _ in parts) < 100
         assert all(part.strip() for part, ends in parts if not ends)
 
-    def test_an_endless_word_is_refused(self, tmp_path, monkeypatch):
+    def test_word_longer_than_the_limit_is_refused(self, tmp_path, monkeypatch):
         monkeypatch.setattr(text, "LONGEST_WORD", 1000)
         monkeypatch.setattr(text.line_parts, "__defaults__", (100,))
         path = tmp_path / "a.txt"
@@ -321,7 +321,7 @@ class TestLongLines:
                 read_ids(path, Words(["[PAD]", "[UNK]", "[EOS]", "a"]))
 
     @pytest.mark.full
-    def test_a_line_of_8_megabytes_takes_a_bounded_memory(self, tmp_path):
+    def test_line_of_8_megabytes_is_read_in_bounded_memory(self, tmp_path):
         path = tmp_path / "a.txt"
         path.write_text("abc bcd cde def " * (8_000_000 // 16))
         code = """

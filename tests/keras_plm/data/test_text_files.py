@@ -34,7 +34,7 @@ def test_conll_with_documents_and_tabs(tmp_path):
     assert read_conll(tmp_path / "b.conll.gz")[0].group is None
 
 
-def test_sentences_before_the_first_mark_are_a_document_too(tmp_path):
+def test_sentences_before_first_docstart_form_a_document(tmp_path):
     (tmp_path / "a.conll").write_text("a O\n\nb O\n-DOCSTART- O\n\nc O\n-DOCSTART- O\n")
     groups = [example.group for example in read_conll(tmp_path / "a.conll")]
     assert groups[0] == groups[1] != groups[2]
@@ -83,12 +83,12 @@ class TestCoNLL:
         assert read_conll(tmp_path / name, 2, 7)[1].text == ["1000"]
         assert read_conll(tmp_path / name, labelled=False)[1].label is None
 
-    def test_lines_of_another_kind_in_conllu_are_named(self, tmp_path):
+    def test_conllu_line_without_10_columns_is_refused(self, tmp_path):
         path = self.written(tmp_path, CONLLU + "2 weg ADV\n", "a.conllu")
         with pytest.raises(ValueError, match="a.conllu:13: .*10 columns.*'2 weg ADV'"):
             read_conll(path)
 
-    def test_other_spaces_are_part_of_a_word(self, tmp_path):
+    def test_unicode_spaces_are_part_of_a_word(self, tmp_path):
         path = self.written(tmp_path, f"8{TIGHT}1/2 B-NUM\nfoo{WIDE}bar\tO \n{WIDE} O\n")
         (example,) = read_conll(path)
         assert example.text == [f"8{TIGHT}1/2", f"foo{WIDE}bar", WIDE]
@@ -103,12 +103,12 @@ class TestCoNLL:
         first, second = read_conll(path)
         assert first.text == second.text == words and first.lines == [4, 5, 6, 7]
 
-    def test_comments_of_the_shared_task_of_2012(self, tmp_path):
+    def test_begin_and_end_marks_of_conll_2012_are_skipped(self, tmp_path):
         rows = "#begin document (a); part 000\na\t0\tThe\t-\n\n#end document\n"
         (example,) = read_conll(self.written(tmp_path, rows), 2)
         assert example.text == ["The"] and example.label == ["-"]
 
-    def test_a_word_without_its_tag_is_no_comment(self, tmp_path):
+    def test_hash_word_without_tag_is_an_error_not_a_comment(self, tmp_path):
         path = self.written(tmp_path, "a\tO\n\n#tag\n")
         with pytest.raises(ValueError, match="a.conll:3: .*a word and its tag.*'#tag'"):
             read_conll(path)
@@ -125,7 +125,9 @@ class TestCoNLL:
             (["-DOCSTART- -X- O O", "", "a DET", "-DOCSTART-", "", "b x NOUN"], 7, 2, 3),
         ],
     )
-    def test_rows_of_other_columns_are_named(self, tmp_path, rows, line, count, found, between):
+    def test_rows_with_other_column_count_are_refused(
+        self, tmp_path, rows, line, count, found, between
+    ):
         text = "\n".join(["# free words here", *(row.replace(" ", between) for row in rows), ""])
         path = self.written(tmp_path, text)
         match = rf"a.conll:{line}: .* as the first, {count} in line \d. .* of {found} columns"
@@ -133,7 +135,7 @@ class TestCoNLL:
             with pytest.raises(ValueError, match=match):
                 read_conll(path, **options)
 
-    def test_columns_of_predicates_differ_by_sentence(self, tmp_path):
+    def test_predicate_columns_may_differ_by_sentence(self, tmp_path):
         """As in CoNLL-2012, the second sentence has one predicate, and the first has none."""
         rows = [
             "#begin document (a); part 000",
@@ -149,7 +151,7 @@ class TestCoNLL:
         with pytest.raises(ValueError, match="a.conll:6: .*the first, 6 in line 4.*of 5 columns"):
             read_conll(path, 3, 4)
 
-    def test_without_tags(self, tmp_path):
+    def test_reads_words_without_tags_on_request(self, tmp_path):
         first, second = read_conll(self.written(tmp_path, "a\n#b\n\nc\n"), labelled=False)
         assert (first.text, first.label, second.text) == (["a", "#b"], None, ["c"])
         with pytest.raises(ValueError, match="a.conll:1: .*a word in its column.*'a'"):
@@ -162,7 +164,7 @@ class TestTables:
         return tmp_path / name
 
     @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-    def test_byte_order_marks_and_ends_of_lines(self, tmp_path, end):
+    def test_reader_accepts_byte_order_marks_and_all_line_ends(self, tmp_path, end):
         for name, text in (
             ("a.csv", "text,label\ngood,yes\n"),
             ("a.tsv", "text\tlabel\ngood\tyes\n"),
@@ -205,11 +207,11 @@ class TestTables:
             'He said ""no""',
         ],
     )
-    def test_quotes_of_texts_between_tabs_stay(self, tmp_path, text):
+    def test_quotes_inside_tsv_texts_are_preserved(self, tmp_path, text):
         path = self.written(tmp_path, "a.tsv", f"text\tlabel\n{text}\tyes\nb\tno\n")
         assert [e.text for e in read_table(path, "text", "label")] == [text, "b"]
 
-    def test_numbered_tags_have_their_names(self, tmp_path):
+    def test_label_names_replace_numbered_tags(self, tmp_path):
         path = self.written(tmp_path, "a.jsonl", '{"tokens": ["a", "b"], "ner_tags": [0, 2]}\n')
         names = ["O", "B-PER", "I-PER"]
         (example,) = read_table(path, "tokens", "ner_tags", label_names=names)
@@ -254,7 +256,7 @@ class TestTables:
         with pytest.raises(ValueError, match="a.jsonl:1: A label must not be NaN.*label=nan"):
             read_table(path, "text", "label")
 
-    def test_tags_and_words_of_rows(self, tmp_path):
+    def test_json_tags_are_stripped_and_must_not_be_empty(self, tmp_path):
         def read(text, label):
             row = json.dumps({"text": text, "label": label})
             return read_table(self.written(tmp_path, "a.jsonl", row + "\n"), "text", "label")
@@ -271,20 +273,20 @@ class TestTables:
             with pytest.raises(ValueError, match=f"a.jsonl:1: .*{match}"):
                 read(text, label)
 
-    def test_blanks_around_labels_make_no_classes(self, tmp_path):
+    def test_spaces_around_labels_are_stripped(self, tmp_path):
         path = self.written(tmp_path, "a.csv", "text,label,doc\n a ,yes ,1\nb, yes,1 \nc,yes,\n")
         examples = read_table(path, "text", "label", group="doc")
         assert [(e.text, e.label, e.group) for e in examples] == [
             (" a ", "yes", "1"), ("b", "yes", "1"), ("c", "yes", None),
         ]  # fmt: skip
 
-    def test_names_like_nan_are_labels(self, tmp_path):
+    def test_labels_like_na_and_null_are_accepted(self, tmp_path):
         names = ["na", "none", "null", "nano", "-", "0"]
         rows = "".join(f"a,{name}\n" for name in names)
         path = self.written(tmp_path, "a.csv", f"text,label\n{rows}")
         assert [e.label for e in read_table(path, "text", "label")] == names
 
-    def test_null_is_no_missing_column(self, tmp_path):
+    def test_json_null_error_differs_from_missing_column(self, tmp_path):
         path = self.written(tmp_path, "a.jsonl", '{"text": "a", "label": null}\n')
         with pytest.raises(ValueError, match="a.jsonl:1: Every example needs a label.*label=None"):
             read_table(path, "text", "label")
@@ -360,7 +362,7 @@ def test_malformed_files_are_named_with_their_line(name, content, match, tmp_pat
             read_table(path, "text", "label")
 
 
-def test_broken_files_are_named(tmp_path):
+def test_undecodable_and_truncated_files_are_refused(tmp_path):
     (tmp_path / "latin.tsv").write_bytes(b"text\tlabel\ncaf\xe9\tyes\n")
     with pytest.raises(ValueError, match="latin.tsv:2:.*not a whole UTF-8 text"):
         read_table(tmp_path / "latin.tsv", "text", "label")
@@ -387,7 +389,7 @@ def test_words_and_tags_must_agree():
     assert Example("a b", np.int64(1)).label == 1
 
 
-def test_groups_are_never_parted():
+def test_split_groups_never_splits_a_group():
     examples = [Example(str(i), "x", group=str(i // 7)) for i in range(200)]
     parts = split_groups(examples, (0.7, 0.15, 0.15))
     assert sorted(int(e.text) for part in parts for e in part) == list(range(200))
@@ -405,7 +407,7 @@ def test_groups_are_never_parted():
 
 class TestParallel:
     @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-    def test_byte_order_marks_and_ends_of_lines(self, tmp_path, end):
+    def test_reader_accepts_byte_order_marks_and_all_line_ends(self, tmp_path, end):
         for name in ("text.en", "text.de"):
             (tmp_path / name).write_bytes(f"\ufeffa\u2028b{end}c{end}".encode())
         texts = read_parallel(tmp_path / "text.en", tmp_path / "text.de")
@@ -416,7 +418,7 @@ class TestParallel:
         (tmp_path / "text.de").write_text(target, encoding="utf-8")
         return tmp_path / "text.en", tmp_path / "text.de"
 
-    def test_lines_belong_together(self, tmp_path):
+    def test_lines_are_paired_by_number(self, tmp_path):
         paths = self.files(tmp_path, "a dog \ntwo men\n", "ein Hund\nzwei Männer")
         assert read_parallel(*paths) == (["a dog", "two men"], ["ein Hund", "zwei Männer"])
 
@@ -429,7 +431,7 @@ class TestParallel:
             ("", "", r"text.en: No text in this file"),
         ],
     )
-    def test_bad_files_are_named(self, source, target, match, tmp_path):
+    def test_mismatched_and_empty_files_are_refused(self, source, target, match, tmp_path):
         with pytest.raises(ValueError, match=match):
             read_parallel(*self.files(tmp_path, source, target))
 
@@ -438,7 +440,7 @@ class TestParallel:
         assert len(read_parallel(*paths)[0]) == 1014
 
 
-class TestRareLabelsAreTrainedOn:
+class TestRareLabelsInSplits:
     """The only example with a label goes into the first part of every split."""
 
     SHARES = (0.7, 0.15, 0.15)
@@ -446,17 +448,17 @@ class TestRareLabelsAreTrainedOn:
     @pytest.mark.parametrize(
         "common, rare", [(["a", "b"], "c"), ([0, 1], 2), ([1.0, 2.0, 3.0], 0.5), ([1.0, 2.0], 9.5)]
     )
-    def test_of_texts(self, common, rare):
+    def test_only_text_of_a_label_goes_to_first_part(self, common, rare):
         for odd in range(40):
             examples = [Example(str(i), common[i % len(common)], where=f"f:{i}") for i in range(40)]
             whole = split_groups(examples, self.SHARES)
             examples[odd] = Example(str(odd), rare, where=f"f:{odd}")
-            with warnings.catch_warnings(record=True) as told:
+            with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 parts = split_groups(examples, self.SHARES)
             in_train = any(e.text == str(odd) for e in whole[0])
             assert rare in {e.label for e in parts[0]}
-            assert [f"{rare!r} (f:{odd})" in str(w.message) for w in told] == [True] * (
+            assert [f"{rare!r} (f:{odd})" in str(w.message) for w in caught] == [True] * (
                 not in_train
             )
             texts = [[e.text for e in part] for part in whole]
@@ -465,7 +467,7 @@ class TestRareLabelsAreTrainedOn:
                 texts[0] = sorted([*texts[0], str(odd)], key=int)
             assert [[e.text for e in part] for part in parts] == texts
 
-    def test_of_words_with_the_whole_document(self):
+    def test_rare_tag_moves_its_whole_document_to_first_part(self):
         examples = [Example(["x", "y"], ["O", "A"], group=str(i // 4)) for i in range(80)]
         for odd in range(80):
             rare = Example(["x", "y"], ["O", "B"], group=str(odd // 4))
@@ -473,19 +475,19 @@ class TestRareLabelsAreTrainedOn:
             assert rare in parts[0] and sum(map(len, parts)) == 80
             assert sum(e.group == rare.group for e in parts[0]) == 4
 
-    def test_answers_are_no_labels(self):
+    def test_answers_do_not_count_as_rare_labels(self):
         asked = [Example("q", [f"a{i}"], pair=f"a{i} b", starts=[0]) for i in range(40)]
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             assert [len(part) for part in split_groups(asked, self.SHARES)] == [28, 6, 6]
 
-    def test_no_part_is_left_empty(self):
+    def test_split_that_empties_a_part_is_refused(self):
         examples = [Example("x", "yn"[i // 2], group=str(i // 2)) for i in range(4)]
         with pytest.raises(ValueError, match="moved to the first part for their labels: '[ny]'"):
             split_groups(examples, (0.5, 0.5))
 
 
-def test_columns_that_are_given_may_stand_among_others(tmp_path):
+def test_explicit_columns_allow_sentences_of_other_width(tmp_path):
     """As in CoNLL-2009, each predicate of a sentence has a column."""
     path = tmp_path / "a.txt"
     path.write_text("1 a N _ x\n2 b V _ x\n\n1 c N _\n")
@@ -511,13 +513,13 @@ def test_columns_that_are_given_may_stand_among_others(tmp_path):
         ("[1]", "must hold an object. Received: a list of 1"),
     ],
 )
-def test_lines_that_are_no_rows_are_named(line, match, tmp_path):
+def test_invalid_jsonl_lines_are_refused(line, match, tmp_path):
     (tmp_path / "a.jsonl").write_text(line + "\n")
     with pytest.raises(ValueError, match=f"a.jsonl:1: ?.*{match}|a.jsonl:1 must be.*{match}"):
         read_table(tmp_path / "a.jsonl", "text", "label")
 
 
-def test_nan_is_no_label_of_published_files_either(tmp_path):
+def test_nan_label_is_refused_without_cleaning(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "a", "label": NaN}\n')
     with pytest.raises(ValueError, match="a.jsonl:1: A label must be a string.*label=nan"):
         read_table(tmp_path / "a.jsonl", "text", "label", clean=False)

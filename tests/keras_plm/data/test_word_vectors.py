@@ -61,14 +61,14 @@ def contents():
 
 @pytest.mark.parametrize("zipped", [False, True])
 @pytest.mark.parametrize("kind", contents())
-def test_content_tells_the_format(kind, zipped, file):
+def test_format_is_detected_from_content(kind, zipped, file):
     content = contents()[kind]
     words, vectors = read_vectors(file(gzip.compress(content) if zipped else content))
     assert words == ["a", "b"] and vectors.dtype == "float32"
     np.testing.assert_array_equal(vectors, np.array([[0.5, -2], [3, 1e-5]], "float32"))
 
 
-def test_spaces_around_a_word_and_a_byte_order_mark_are_no_part_of_it(file):
+def test_spaces_and_byte_order_mark_are_stripped_from_words(file):
     for content in (b"2 2\nking  1 2\n man 3 4\n", b"\xef\xbb\xbfking 1 2\nman  3 4\n",
                     b"\xef\xbb\xbf2 2\nking 1 2\n  man 3 4\n"):  # fmt: skip
         words, vectors = read_vectors(file(content))
@@ -78,7 +78,7 @@ def test_spaces_around_a_word_and_a_byte_order_mark_are_no_part_of_it(file):
 
 @pytest.mark.parametrize("name", ["vectors.txt", "vectors.gz"])
 @pytest.mark.parametrize("format", ["word2vec", "binary", "glove"])
-def test_what_is_written_reads_back_exactly(format, name, tmp_path):
+def test_written_vectors_read_back_exactly(format, name, tmp_path):
     path = tmp_path / "new" / name
     write_vectors(path, WORDS, VECTORS, format)
     assert [p.name for p in path.parent.iterdir()] == [name]
@@ -93,7 +93,7 @@ def test_what_is_written_reads_back_exactly(format, name, tmp_path):
 
 
 @pytest.mark.parametrize("format", ["word2vec", "binary", "glove"])
-def test_any_float32_survives_in_blocks_of_any_size(format, tmp_path, monkeypatch):
+def test_float32_round_trip_is_exact_for_any_block_size(format, tmp_path, monkeypatch):
     bits = np.random.default_rng(2).integers(0, 2**32, 30_000, dtype="uint32")
     numbers = bits.view("float32")
     numbers = numbers[np.isfinite(numbers)][:29_000].reshape(-1, 29)
@@ -115,7 +115,7 @@ def test_a_first_row_longer_than_a_block(tmp_path):
 
 
 @pytest.mark.parametrize("format", ["word2vec", "binary", "glove", "bin"])
-def test_wanted_words_come_in_the_files_order(format, tmp_path):
+def test_selected_words_are_returned_in_file_order(format, tmp_path):
     path = tmp_path / "v"
     subwords().save(path) if format == "bin" else write_vectors(path, WORDS, VECTORS, format)
     everything = read_vectors(path)[1]
@@ -131,7 +131,7 @@ def test_wanted_words_come_in_the_files_order(format, tmp_path):
     assert words == [] and vectors.shape == (0, 5)
 
 
-def test_words_of_text_may_hold_spaces_but_the_first(file):
+def test_text_words_except_the_first_may_contain_spaces(file):
     path = file(b"the 1 2\n. . . 3 4\nto 2@x.org 5 6\na nan 7 8\n\xc2\xa0 9 1\n")
     words, vectors = read_vectors(path)
     assert words == ["the", ". . .", "to 2@x.org", "a nan", "\u00a0"]
@@ -140,7 +140,7 @@ def test_words_of_text_may_hold_spaces_but_the_first(file):
     assert read_vectors(file(b"2 2\n. . 1 2\na 3 4\n"))[0] == [". .", "a"]
 
 
-def test_of_a_word_that_comes_twice_the_first_row_stays(file):
+def test_first_row_of_a_repeated_word_is_used(file):
     path = file(b"4 1\na 1\nb 2\na 3\na 4\n")
     with pytest.warns(UserWarning, match="2 rows repeat earlier words") as caught:
         words, vectors = read_vectors(path)
@@ -151,7 +151,7 @@ def test_of_a_word_that_comes_twice_the_first_row_stays(file):
         assert read_vectors(path, words=["b"])[0] == ["b"]
 
 
-def test_reading_stops_when_all_is_found(file):
+def test_reading_stops_after_the_last_wanted_word(file):
     path = file(b"9 2\na 1 2\nb 3 4\nwrong\n")
     assert read_vectors(path, words=["b", "a"])[0] == ["a", "b"]
     assert read_vectors(path, limit=2)[0] == ["a", "b"]
@@ -161,7 +161,7 @@ def test_reading_stops_when_all_is_found(file):
 
 
 @pytest.mark.parametrize("format", ["glove", "binary"])
-def test_words_that_are_no_utf_8(format, file):
+def test_words_not_in_utf_8_follow_the_errors_option(format, file):
     content = {
         "glove": b"the 1 2\ncaf\xe9 3 4\n\xe9 5 6\n",
         "binary": b"3 1\nthe \0\0\0\0caf\xe9 \0\0\0\0\xe9 \0\0\0\0",
@@ -228,7 +228,7 @@ def test_a_bad_file_is_named(content, message, file):
         read_vectors(file(content))
 
 
-def test_numbers_of_rows_that_are_not_kept_are_only_counted(file):
+def test_skipped_rows_are_checked_for_field_count_only(file):
     path = file(b"a 1 2\nb 1 x\nc 1 nan\nd 3 4\ne 1\n")
     assert read_vectors(path, words=["a", "d"])[1].tolist() == [[1, 2], [3, 4]]
     with pytest.raises(ValueError, match="vectors:5: .* Received: 2 fields"):
@@ -265,7 +265,7 @@ def test_bad_arguments_are_refused(file, tmp_path):
         (["a"], [[1e39]], "glove", "finite as float32. .* vector of 'a'"),
     ],
 )
-def test_what_cannot_be_written_leaves_the_earlier_file(words, vectors, format, message, tmp_path):
+def test_failed_write_preserves_the_earlier_file(words, vectors, format, message, tmp_path):
     (tmp_path / "v").write_text("earlier")
     with pytest.raises(ValueError, match=message):
         write_vectors(tmp_path / "v", words, vectors, format)
@@ -273,7 +273,7 @@ def test_what_cannot_be_written_leaves_the_earlier_file(words, vectors, format, 
     assert (tmp_path / "v").read_text() == "earlier"
 
 
-def test_memory_goes_with_what_is_kept(file):
+def test_memory_depends_on_selected_words_only(file):
     row = " ".join(["0.123456"] * 50)
     path = file("".join([f"word{i} {row}\n" for i in range(20_000)]).encode())
     assert path.stat().st_size > 9e6
@@ -306,7 +306,7 @@ def test_subword_vectors_are_the_mean_of_rows():
     assert not subwords(min_n=5, max_n=6).vector("x").any()
 
 
-def test_kept_buckets_alone_give_the_same_and_others_count_as_zeros():
+def test_omitted_buckets_count_as_zeros():
     whole = subwords()
     ids = np.unique(np.concatenate([ngram_rows(w, 2, 4, 101) for w in ("naïve", "unseen")]))
     rows = whole.bucket_rows[ids]
@@ -324,7 +324,7 @@ def test_kept_buckets_alone_give_the_same_and_others_count_as_zeros():
     assert none.vector("a").tolist() == [3.0]
 
 
-def test_subword_files_there_and_back(tmp_path, monkeypatch):
+def test_subword_files_round_trip(tmp_path, monkeypatch):
     monkeypatch.setattr("keras_plm.data.formats.fasttext.BLOCK", 3)
     vectors, path = subwords(), tmp_path / "v.bin"
     vectors.save(path)
@@ -355,7 +355,7 @@ def test_subword_files_there_and_back(tmp_path, monkeypatch):
     assert path.read_bytes().endswith(output.tobytes())
 
 
-def test_few_words_of_a_large_table_cost_little(tmp_path):
+def test_few_words_of_a_large_table_need_little_memory(tmp_path):
     path = tmp_path / "v.bin"
     table = np.ones((40_000, 100), "float32")
     SubwordVectors(["a", "b"], np.ones((2, 100)), table).save(path)
@@ -404,7 +404,7 @@ def test_a_bad_fasttext_file_is_named(tmp_path):
         read_fasttext(tmp_path / "none")
 
 
-def test_words_that_look_like_labels_do_not_make_a_file_supervised(tmp_path):
+def test_unsupervised_fasttext_file_with_labels_is_read(tmp_path):
     path = tmp_path / "v.bin"
     vectors = subwords()
     vectors.save(path)
@@ -451,7 +451,7 @@ def test_bad_subword_vectors_are_refused(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_gensim_reads_what_we_write(tmp_path):
+def test_gensim_reads_written_vectors(tmp_path):
     keyed = pytest.importorskip("gensim.models").KeyedVectors
     for format, options in (
         ("word2vec", {}),
@@ -464,7 +464,7 @@ def test_gensim_reads_what_we_write(tmp_path):
         np.testing.assert_array_equal(theirs.vectors, VECTORS)
 
 
-def test_we_read_what_gensim_writes(tmp_path):
+def test_vectors_written_by_gensim_are_read(tmp_path):
     keyed = pytest.importorskip("gensim.models").KeyedVectors(5)
     keyed.add_vectors(WORDS, VECTORS)
     for binary in (False, True):
@@ -474,7 +474,7 @@ def test_we_read_what_gensim_writes(tmp_path):
         np.testing.assert_array_equal(vectors, keyed.vectors)
 
 
-def test_gensim_and_we_read_each_others_subwords(tmp_path):
+def test_subword_files_are_compatible_with_gensim(tmp_path):
     fasttext = pytest.importorskip("gensim.models.fasttext")
     path = str(tmp_path / "v.bin")
     ours = subwords()
@@ -493,7 +493,7 @@ def test_gensim_and_we_read_each_others_subwords(tmp_path):
         np.testing.assert_allclose(read.vector(word), model.wv[word], rtol=1e-5, atol=1e-6)
 
 
-def test_fasttext_and_we_read_each_other(tmp_path):
+def test_subword_files_are_compatible_with_fasttext(tmp_path):
     fasttext = pytest.importorskip("fasttext")
     (tmp_path / "text").write_text("where is the naïve café\nthe café is __label__x\n" * 20)
     sizes = {"dim": 7, "bucket": 53, "minn": 2, "maxn": 5, "minCount": 1}
@@ -523,7 +523,7 @@ def test_fasttext_and_we_read_each_other(tmp_path):
         read_fasttext(path)
 
 
-def test_a_word_that_is_one_space(file):
+def test_word_of_one_space_is_read(file):
     for content in (b"a 1 2\n  3 4\nb 5 6\n", b"3 2\r\na 1 2\r\n  3 4\r\nb 5 6\r\n"):
         words, vectors = read_vectors(file(content))
         assert words == ["a", " ", "b"] and vectors.tolist() == [[1, 2], [3, 4], [5, 6]]
@@ -554,7 +554,7 @@ def test_words_with_spaces_in_a_binary_of_gensim_are_refused(tmp_path):
     assert read_vectors(tmp_path / "v", words=["a"])[0] == ["a"]
 
 
-def test_a_row_without_the_newline_of_the_others_is_named(file):
+def test_binary_row_without_expected_newline_is_refused(file):
     rows = [b"a " + NUMBERS[0].tobytes(), b"b " + NUMBERS[1, :40].tobytes() + bytes(100)]
     with pytest.raises(ValueError, match="row 2 of 2 x 50: A row must be a word.* newline"):
         read_vectors(file(b"2 50\n" + b"\n".join(rows) + b"\n"))

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.backend_neutral
 SPLITS = ("train", "dev", "test")
 
 
-def test_a_world_is_a_function_of_its_seed():
+def test_world_is_determined_by_its_seed():
     first, second = World(), World()
     assert first.corpus(20) == second.corpus(20)
     assert first.tag_names("train") == second.tag_names("train")
@@ -46,7 +46,7 @@ def names_of(examples):
     }
 
 
-def test_names_are_new_at_test_time_and_only_context_types_them():
+def test_names_are_ambiguous_and_new_in_the_test_split():
     world = World()
     train, test = (names_of(world.tag_names(split)) for split in ("train", "test"))
     corpus = {word for d in world.corpus(300) for s in d for word in s.split()}
@@ -84,7 +84,7 @@ def test_feelings_follow_negation_and_intensity():
         assert example.label == FEELINGS[sign * size + 2], example.text
 
 
-def test_no_test_sentence_was_seen_with_its_label():
+def test_feelings_of_the_test_split_are_unseen_sentences():
     world = World()
     seen = {e.text for split in ("train", "dev") for e in world.feelings(split)}
     assert not seen & {e.text for e in world.feelings("test")}
@@ -111,7 +111,7 @@ def test_inference_follows_kinds_and_negation():
         assert example.label == wanted, example
 
 
-def test_answers_stand_in_their_passage_once():
+def test_answers_occur_once_in_their_passage():
     for example in World().questions("train"):
         (answer,), (start,) = example.label, example.starts
         assert example.pair.split().count(answer) == 1 and answer not in example.text.split()
@@ -167,7 +167,7 @@ def test_translations_by_hand():
 
 
 @pytest.mark.full
-def test_translations_are_new_at_test_time_and_of_all_lengths():
+def test_translations_are_unique_and_cover_all_lengths():
     world = World()
     sources = {split: world.translations(split)[0] for split in SPLITS}
     assert [len(sources[split]) for split in SPLITS] == [3000, 120, 240]
@@ -186,7 +186,7 @@ def test_translations_are_new_at_test_time_and_of_all_lengths():
 
 
 @pytest.mark.full
-def test_every_word_has_one_other_word():
+def test_translated_words_are_unique_and_follow_the_seed():
     world = World()
     words = set(" ".join(world.translations("train")[0]).split())
     others = world.other_words

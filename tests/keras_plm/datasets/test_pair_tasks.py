@@ -86,7 +86,7 @@ def test_sick(tmp_path):
 
 
 class TestSwag:
-    def test_reads_endings_behind_the_second_sentence(self, tmp_path):
+    def test_second_sentence_precedes_each_ending(self, tmp_path):
         endings = ("waves, then goes.", "sits.", "runs.", "flies.")
         path = write(tmp_path, "swag/val.csv", SWAG,
                      swag_row(0, "v1", "Someone nods, slowly.", 2, endings=endings),
@@ -98,7 +98,7 @@ class TestSwag:
         assert second.where.endswith("val.csv:3")
         assert read_swag(path, gold_only=True) == [first]
 
-    def test_videos_and_sentences_are_not_parted(self, tmp_path):
+    def test_train_and_dev_have_no_common_video_or_sentence(self, tmp_path):
         rng = np.random.default_rng(0)
         rows = [
             swag_row(i, f"v{rng.integers(40)}", f"Sentence {i if i % 5 else i % 3}.", i % 4)
@@ -110,7 +110,7 @@ class TestSwag:
         assert not {e.text for e in train} & {e.text for e in dev}
         assert not {e.group for e in train} & {e.group for e in dev}
 
-    def test_says_what_is_wrong(self, tmp_path):
+    def test_bad_swag_files_are_refused(self, tmp_path):
         path = write(tmp_path, "val.csv", SWAG, swag_row(0, "v", "A.", 4))
         with pytest.raises(ValueError, match="val.csv:2: The label must be the number .*3. .*'4'"):
             read_swag(path)
@@ -124,7 +124,7 @@ class TestSwag:
             TASKS["swag"].read(tmp_path, "train")
 
     @pytest.mark.full
-    def test_runs(self, tmp_path, capsys):
+    def test_swag_runs_with_fine_tuning_but_not_features(self, tmp_path, capsys):
         rng = np.random.default_rng(0)
         for file, count in (("train", 60), ("val", 12)):
             rows = [
@@ -216,7 +216,7 @@ def test_story_cloze(tmp_path):
 
 
 @pytest.mark.full
-def test_sick_is_trained_on_its_range_of_scores(tmp_path, capsys, monkeypatch):
+def test_sick_regressor_has_score_range_1_to_5(tmp_path, capsys, monkeypatch):
     """The scores of training go from 2 to 4 and those of test from 1 to 5."""
     rng = np.random.default_rng(0)
     texts = [" ".join(rng.choice(LETTERS, 3)) for _ in range(12)]

@@ -20,11 +20,11 @@ def resource(name):
     return importlib.resources.files("keras_plm") / "datasets" / "files" / name
 
 
-def test_the_file_is_the_original(data):
+def test_shipped_wikigold_equals_the_original(data):
     assert checksum(SHIPPED[NAME]) == checksum(data(NAME))
 
 
-def test_the_file_and_its_licence_are_resources():
+def test_wikigold_and_its_licence_are_package_resources():
     text = gzip.decompress(resource("wikigold.conll.txt.gz").read_bytes())
     assert hashlib.sha256(text).hexdigest() == SHA256
     licence = resource("LICENSE").read_text(encoding="utf-8")
@@ -32,13 +32,13 @@ def test_the_file_and_its_licence_are_resources():
         assert part in licence
 
 
-def test_the_task_needs_no_data_folder():
+def test_wikigold_task_needs_no_data_folder():
     parts = {split: TASKS["wikigold"].read(None, split) for split in ("train", "dev", "test")}
     assert [len(part) for part in parts.values()] == [1189, 245, 262]
     assert sum(len(example.text) for part in parts.values() for example in part) == 39_007
 
 
-def test_a_data_folder_comes_first(tmp_path):
+def test_data_folder_has_priority_over_shipped_file(tmp_path):
     assert find_file(tmp_path, NAME) == find_file(tmp_path / "none", NAME) == SHIPPED[NAME]
     (tmp_path / "wikigold").mkdir()
     with pytest.raises(ValueError, match="No file .*wikigold.conll.txt .*--data"):
@@ -50,7 +50,7 @@ def test_a_data_folder_comes_first(tmp_path):
         find_file(None, "sst/trees/dev.txt")
 
 
-def test_data_lists_what_ships(tmp_path, capsys):
+def test_data_command_lists_shipped_files(tmp_path, capsys):
     assert main(["data", "--data", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     heading, files = out[out.index("wikigold  ") :].splitlines()[:2]

@@ -16,18 +16,18 @@ from keras_plm.heads import Classifier, Tagger
 pytestmark = pytest.mark.backend_neutral
 
 
-def test_tags_that_mark_no_spans_are_scored_by_word(tmp_path):
+def test_tags_without_spans_are_scored_by_word(tmp_path):
     words = "".join(f"{'abc'[i % 3]} {'DET NOUN VERB'.split()[i % 3]}\n\n" for i in range(40))
     (tmp_path / "pos.conll").write_text(words)
     assert list(task_from_file(tmp_path / "pos.conll", None, None).metrics) == ["word_accuracy"]
 
 
-def test_columns_a_conll_file_has_not_are_refused(tmp_path):
+def test_group_column_for_a_conll_file_is_refused(tmp_path):
     with pytest.raises(ValueError, match="-DOCSTART-.*group='2'"):
         task_from_file(tmp_path / "mine.conll", None, None, group="2")
 
 
-def test_data_says_what_is_there(tmp_path, capsys):
+def test_data_command_lists_found_and_missing_files(tmp_path, capsys):
     (tmp_path / "wikigold").mkdir()
     (tmp_path / "wikigold" / "wikigold.conll.txt").write_text("a O\n")
     assert main(["data", "--data", str(tmp_path)]) == 0
@@ -47,7 +47,7 @@ def test_data_says_what_is_there(tmp_path, capsys):
     assert list(TASKS) == names.split()
 
 
-def test_own_files_become_tasks(tmp_path, table):
+def test_task_from_file_selects_head_from_labels(tmp_path, table):
     (tmp_path / "tags.conll").write_text("".join("a x B-P\nb x O\n\n" for _ in range(20)))
     task = task_from_file(tmp_path / "tags.conll", None, "2")
     assert task.head is Tagger and list(task.read(None, "dev")[0].label) == ["B-P", "O"]
@@ -103,7 +103,7 @@ def rows_of_tags(tags, count=40, between="\t"):
         (["DET", "NOUN", "O"], None),
     ],
 )
-def test_the_metric_of_a_file_is_that_of_its_scheme(tmp_path, tags, scheme):
+def test_tag_scheme_determines_the_metric(tmp_path, tags, scheme):
     path = tmp_path / "mine.conll"
     path.write_text(f"# sent_id = 1\n{rows_of_tags(tags)}")
     task = task_from_file(path, None, None)
@@ -112,7 +112,7 @@ def test_the_metric_of_a_file_is_that_of_its_scheme(tmp_path, tags, scheme):
     assert runner.scheme == scheme
 
 
-def test_a_mixture_of_schemes_is_named(tmp_path):
+def test_mixed_tag_schemes_are_refused(tmp_path):
     path = tmp_path / "mine.conll"
     rows = rows_of_tags(["O", "B-PER", "O"])
     path.write_text(f"# sent_id = 1\n{rows}# text = a\na\tO\nb\tPER\n\n{rows}")

@@ -68,7 +68,7 @@ def asked(vectors, number=101, seed=1):
     return sections, list(right.values())
 
 
-def test_similarity_is_of_ranks_of_cosines():
+def test_similarity_is_rank_correlation_of_cosines():
     vectors = [[1, 0], [3, 0], [1, 1], [0, 2], [-1, 0]]
     pairs = [("a", "b", 9.0), ("a", "c", 5.5), ("a", "d", 2.0), ("a", "e", 1.0)]
     expected = {"spearman": pytest.approx(1), "pairs": 4, "missing": 0}
@@ -77,7 +77,7 @@ def test_similarity_is_of_ranks_of_cosines():
     assert similarity(list("abcde"), vectors, turned)["spearman"] == pytest.approx(-1)
 
 
-def test_equal_cosines_and_scores_share_their_rank():
+def test_tied_cosines_and_scores_get_the_mean_rank():
     # Multiples of two vectors, whose cosines differ in their last bits, and a vector of cosine 1.
     scales = np.random.default_rng(6).uniform(0.1, 9, (14, 1))
     vectors = scales * np.array([*7 * [[1, 2, 3]], *6 * [[3, 1, 2]], [1, 2, 3]])
@@ -114,7 +114,7 @@ def test_words_are_looked_up_as_written_then_lower_cased():
     [[], [("a", "b", 1)], [("a", "b", 1), ("a", "x", 2)], [("a", "b", 1), ("a", "c", 1)],
      [("a", "b", 1), ("b", "a", 2)]],
 )  # fmt: skip
-def test_no_correlation_is_none(pairs):
+def test_undefined_correlation_is_none(pairs):
     found = similarity(list("abc"), made(3), pairs)
     assert found["spearman"] is None and found["pairs"] == len(pairs)
 
@@ -150,7 +150,7 @@ def test_analogies_against_loops():
 
 
 @pytest.mark.parametrize("block", [1, 23, 24, 300, 10**6])
-def test_blocks_of_any_size_give_the_same(block):
+def test_block_size_does_not_change_results(block):
     vectors = made()
     sections, _ = asked(vectors)
     assert analogies(WORDS, vectors, sections, block=block) == analogies(WORDS, vectors, sections)
@@ -166,7 +166,7 @@ def test_blocks_of_any_size_give_the_same(block):
         )
 
 
-def test_words_of_the_question_are_no_candidates():
+def test_question_words_are_excluded_from_answers():
     # b - a + c is nearest to c, then b. Among the others, d is nearest, then e.
     vectors = [[1, 0.1, 0], [1, 0.2, 0], [0, 1, 0], [0.1, 0.9, 0.1], [0, 0.5, 1]]
     found = analogies(list("abcde"), vectors, {"s": [("a", "b", "c", "d"), ("a", "b", "c", "e")]})
@@ -174,7 +174,7 @@ def test_words_of_the_question_are_no_candidates():
     assert neighbours(list("abcde"), vectors, ["c"])["c"][0][0] == "d"
 
 
-def test_of_equal_answers_the_more_frequent_is_taken():
+def test_ties_are_resolved_to_the_more_frequent_word():
     vectors = np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1], [0, 1, 0], [0, 1, 0]])
     questions = [("a", "b", "c", "d"), ("a", "b", "c", "e")]
     assert analogies(list("abcde"), vectors, {"s": questions[:1]})["total"]["accuracy"] == 1
@@ -205,7 +205,7 @@ def test_questions_with_missing_words_are_not_wrong():
     assert analogies(WORDS, vectors, {})["total"]["questions"] == 0
 
 
-def test_limit_is_as_if_there_were_no_more_words():
+def test_limit_equals_a_truncated_vocabulary():
     vectors = made()
     sections, _ = asked(vectors)
     found = analogies(WORDS, vectors, sections, limit=17)
@@ -228,7 +228,7 @@ def test_neighbours_against_loops():
             assert value == pytest.approx(cosines[word], abs=1e-6)
 
 
-def test_memory_goes_with_the_block():
+def test_block_size_limits_memory():
     words, vectors = [f"w{i}" for i in range(20_000)], made(20_000, 8)
     questions = {"s": [tuple(f"w{4 * i + j}" for j in range(4)) for i in range(400)]}
     tracemalloc.start()
@@ -305,7 +305,7 @@ def test_wrong_arguments_are_named():
         table([])
 
 
-def test_files_are_whole(data):
+def test_real_files_have_published_counts(data):
     counts = {name: len(read_pairs(data(file))) for name, file in PAIRS.items()}
     assert counts == {"WS-353": 353, "SimLex-999": 999, "MEN": 3000, "RG-65": 65}
     sections = read_questions(data(QUESTIONS))
@@ -333,7 +333,7 @@ def part_of(words, seed):
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_similarity_is_that_of_gensim(data, name):
+def test_similarity_equals_gensim(data, name):
     pairs = read_pairs(data(PAIRS[name]))
     words = part_of({word for pair in pairs for word in pair[:2]}, seed=3)
     vectors = made(len(words), 11)
@@ -346,7 +346,7 @@ def test_similarity_is_that_of_gensim(data, name):
 
 
 @pytest.mark.parametrize("limit", [None, 600])
-def test_analogies_are_those_of_gensim(data, tmp_path, limit):
+def test_analogies_equal_gensim(data, tmp_path, limit):
     sections = {name: part[::9] for name, part in read_questions(data(QUESTIONS)).items()}
     path = tmp_path / "questions.txt"
     with open(path, "w") as file:
@@ -389,7 +389,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_everything_is_in_one_dict_for_a_file(folder):
+def test_evaluate_returns_all_scores_as_json(folder):
     found = evaluate(WORDS, made(), folder, queries=("w1", "France"), count=3)
     assert json.loads(json.dumps(found, allow_nan=False)) == found
     assert (found["words"], found["dim"], found["limit"]) == (23, 7, None)
@@ -430,7 +430,7 @@ def scored(name, value, seed=0, **more):
     }  # fmt: skip
 
 
-def test_tables():
+def test_table_shows_means_missing_counts_and_neighbours():
     results = [
         scored("skip_gram", 0.4, 0, source="books"),
         scored("skip_gram", 0.6, 1, source="books"),
@@ -462,7 +462,7 @@ def test_tables():
     assert "\nAll: 5,000 words" in table(results)
 
 
-def test_tables_of_what_was_evaluated(folder):
+def test_table_formats_results_of_evaluate(folder):
     results = [
         {"name": "random", "seed": seed, "scores": evaluate(WORDS, made(seed=seed), folder, 20)}
         for seed in range(3)
@@ -471,7 +471,7 @@ def test_tables_of_what_was_evaluated(folder):
     assert "(3)" in text and "All: 23 words (analogies of the first 20), 7 wide" in text
 
 
-def test_tables_mix_no_different_runs():
+def test_table_refuses_seeds_of_different_runs():
     for key, value in (("words", 7), ("limit", 9), ("dim", 3)):
         other = scored("a", 0.5, seed=1)
         other["scores"][key] = value
@@ -481,7 +481,7 @@ def test_tables_mix_no_different_runs():
         table([scored("a", 0.5), scored("a", 0.5, seed=1, source="books")])
 
 
-def test_a_byte_order_mark_and_other_spaces(tmp_path):
+def test_readers_accept_byte_order_mark_and_unicode_spaces(tmp_path):
     path = tmp_path / "pairs.txt"
     path.write_text("\ufeffNew\u00a0York\u3000\tcity 7\n", encoding="utf-8")
     assert read_pairs(path) == [("New\u00a0York\u3000", "city", 7.0)]

@@ -50,7 +50,7 @@ def log_probabilities(model, target_ids, rows=slice(None)):
 
 @pytest.mark.split_to("jax")
 @pytest.mark.compiles
-def test_greedy_takes_the_best_token_each_time(model):
+def test_greedy_selects_most_probable_token_at_each_step(model):
     token_ids, scores = greedy(model, INPUTS, START, END, max_new_tokens=6)
     for b in range(B):
         written, score = [START], 0.0
@@ -66,7 +66,7 @@ def test_greedy_takes_the_best_token_each_time(model):
 @pytest.mark.compiles("recurrent-greedy", "transformer-beam_search")
 @pytest.mark.quick_cases("recurrent-greedy", "transformer-greedy", "transformer-beam_search")
 @pytest.mark.parametrize("decode", [greedy, beam_search, sample])
-def test_with_cache_equals_without(model, decode):
+def test_decoding_with_cache_equals_decoding_without(model, decode):
     first = decode(model, INPUTS, START, END, max_new_tokens=6)
     second = decode(model, INPUTS, START, END, max_new_tokens=6, cache=False)
     assert (first[0] == second[0]).all()
@@ -96,7 +96,7 @@ def every_text(model, row, length):
 @pytest.mark.compiles
 @pytest.mark.quick_cases("0.6")
 @pytest.mark.parametrize("length_penalty", [0.0, 0.6, 2.0])
-def test_wide_beams_find_the_best_text_of_all(length_penalty):
+def test_wide_beam_search_equals_exhaustive_search(length_penalty):
     model = MODELS["recurrent"]()
     length = 3
     # With a beam for every text, none is pruned, and search does not end early.
@@ -119,7 +119,7 @@ def test_wide_beams_find_the_best_text_of_all(length_penalty):
 
 
 @pytest.mark.full
-def test_more_beams_find_no_worse_texts(model):
+def test_more_beams_do_not_lower_the_best_score(model):
     best = [
         beam_search(model, INPUTS, START, END, num_beams=k, length_penalty=0.0, max_new_tokens=4)
         for k in (1, 30)
@@ -135,7 +135,7 @@ def test_more_beams_find_no_worse_texts(model):
 
 
 @pytest.mark.compiles
-def test_scores_are_those_of_the_model(model):
+def test_sample_scores_equal_log_probabilities_of_model(model):
     token_ids, scores = sample(model, INPUTS, START, END, max_new_tokens=5, temperature=0.7, seed=3)
     before = np.concatenate([np.full((B, 1), START), token_ids[:, :-1]], axis=1)
     logs = log_probabilities(model, before)
@@ -175,7 +175,7 @@ class Fixed:
         ({"top_k": 3, "top_p": 0.6}, [0, 0, 3 / 7, 4 / 7]),
     ],
 )
-def test_samples_follow_the_probabilities_asked_for(options, shares):
+def test_samples_follow_temperature_top_k_and_top_p(options, shares):
     model = Fixed(np.log([0.1, 0.2, 0.3, 0.4]))
     inputs = {"token_ids": np.zeros((4000, 1), "int32")}
     token_ids, _ = sample(model, inputs, 0, 9, max_new_tokens=1, seed=5, **options)
@@ -194,7 +194,7 @@ def test_samples_repeat_with_their_seed(model):
     assert (longer[:, :6] == draws[0]).all()
 
 
-def test_nothing_loops_forever():
+def test_decoding_ends_without_a_stop_token():
     never = Fixed([5.0, 0.0, 0.0, -1e9])  # never ends
     inputs = {"token_ids": np.zeros((2, 3), "int32")}
     assert greedy(never, inputs, 1, 3)[0].shape == (2, 3 + 50)
@@ -204,7 +204,7 @@ def test_nothing_loops_forever():
 
 
 @pytest.mark.full
-def test_the_loop_ends_with_its_texts():
+def test_decoding_loop_ends_after_all_texts_ended():
     steps = []
 
     class Counting(Fixed):
@@ -240,7 +240,7 @@ def test_bad_settings_are_named(decode, options, message):
         decode(MODELS["one_vector"](), INPUTS, START, END, **options)
 
 
-def test_learned_positions_are_a_limit():
+def test_learned_positions_limit_the_output_length():
     model = Transformer(V, 1, 2, 8, positions="learned", max_sequence_length=8)
     assert greedy(model, INPUTS, START, END)[0].shape == (B, 8)
     with pytest.raises(ValueError, match="at most the model's 8 positions"):
@@ -248,7 +248,7 @@ def test_learned_positions_are_a_limit():
 
 
 @pytest.mark.compiles
-def test_without_cache_serves_any_model():
+def test_decoding_without_cache_accepts_any_keras_model():
     model = MODELS["transformer"]()
     plain = keras.Model(model.input, model.output)
     wanted = greedy(model, INPUTS, START, END, max_new_tokens=4)
@@ -266,7 +266,7 @@ def test_several_tokens_may_end_a_text(model):
         assert row.tolist() == kept + [PAD] * (6 - len(kept))
 
 
-def test_beams_that_all_end_leave_others():
+def test_ended_beams_do_not_displace_active_beams():
     """Each beam needs one continuation more than there are stop tokens."""
     model = Fixed(np.log([0.05, 0.1, 0.4, 0.45]))
     inputs = {"token_ids": np.zeros((1, 1), "int32")}
@@ -298,7 +298,7 @@ class TestTexts:
         assert len(beams) == 3
 
     @pytest.mark.full
-    def test_each_batch_draws_its_own_numbers(self, tokenizer):
+    def test_batches_draw_different_random_numbers(self, tokenizer):
         model = Transformer(len(tokenizer), 1, 2, 8)
         options = {"strategy": sample, "max_new_tokens": 12, "batch_size": 2, "temperature": 2.0}
         texts = generate(model, tokenizer, ["ein Hund"] * 8, seed=1, **options)
@@ -310,7 +310,7 @@ class TestTexts:
     @pytest.mark.compiles
     @pytest.mark.quick_cases("additive")
     @pytest.mark.parametrize("kind", ["additive", "transformer"])
-    def test_alignment_shows_shares_of_the_source(self, tokenizer, kind):
+    def test_alignment_weights_sum_to_1_over_source_tokens(self, tokenizer, kind):
         if kind == "transformer":
             model = Transformer(len(tokenizer), 2, 2, 8)
         else:
@@ -333,7 +333,7 @@ class TestTexts:
         assert weights.shape[-2] == len(written)
 
     @pytest.mark.backend_neutral
-    def test_what_the_model_cannot_read_is_named(self, tokenizer):
+    def test_unknown_ids_and_too_long_texts_are_refused(self, tokenizer):
         model = Transformer(len(tokenizer) - 1, 1, 2, 8)
         pairs = translation_batches(self.lines, self.lines, tokenizer)
         model.compile(BertAdamW(1e-2))
@@ -356,7 +356,7 @@ class TestTexts:
             model.fit(translation_batches(self.lines[:1], self.lines[:1], tokenizer))
 
     @pytest.mark.backend_neutral
-    def test_what_cannot_write_is_named(self, tokenizer):
+    def test_generate_refuses_wrong_models_and_options(self, tokenizer):
         model = Seq2Seq(len(tokenizer), 4, 6)
         with pytest.raises(ValueError, match="without quotes. Received: 'sample'"):
             generate(model, tokenizer, self.lines, strategy="sample")
@@ -416,7 +416,7 @@ class TestTexts:
             generate(model, tokenizer, self.lines)
 
     @pytest.mark.backend_neutral
-    def test_batches_shift_the_target(self, tokenizer):
+    def test_translation_batches_shift_target_by_one(self, tokenizer):
         batches = translation_batches(
             self.lines, self.lines[::-1], tokenizer, batch_size=3, training=False, buckets=1
         )

@@ -66,7 +66,7 @@ def job(task="rte", epochs=1, needs=()):
     return Job(task, "some/bert", Run(epochs=epochs), needs=needs)
 
 
-def test_all_first_seeds_come_first_and_nothing_twice(workspace, done):
+def test_jobs_run_seed_by_seed_and_only_once(workspace, done):
     asked, finished = [job("rte"), job("cola")], []
     assert run_jobs(asked, workspace, 2, print, finished=finished.append) == {}
     assert done == [("rte", 1, 0), ("cola", 1, 0), ("rte", 1, 1), ("cola", 1, 1)]
@@ -82,7 +82,7 @@ def test_all_first_seeds_come_first_and_nothing_twice(workspace, done):
     ]  # fmt: skip
 
 
-def test_a_failing_cell_is_kept_and_the_others_go_on(workspace, done):
+def test_failed_job_is_recorded_and_other_jobs_run(workspace, done):
     said = []
     asked = [job("rte", 99), job("cola")]
     failed = run_jobs(asked, workspace, 2, said.append)
@@ -99,7 +99,7 @@ def test_a_failing_cell_is_kept_and_the_others_go_on(workspace, done):
     check({}, 4)
 
 
-def test_what_failed_before_is_forgotten_when_it_is_done(workspace, done):
+def test_success_removes_record_of_an_earlier_failure(workspace, done):
     (asked,) = [job()]
     path = workspace.failure(asked, 0)
     path.parent.mkdir(parents=True)
@@ -117,7 +117,7 @@ def test_a_full_disk_stops_all(workspace, done, monkeypatch):
     assert not list(Path(workspace.results).glob("**/*.failed"))
 
 
-def test_what_another_process_is_at_is_left_to_it(workspace, done):
+def test_job_locked_by_another_process_is_not_run(workspace, done):
     asked = [job("rte"), job("cola")]
     lock = FileLock(workspace.lock_job(asked[0], 0).lock_file)
     lock.acquire()
@@ -134,7 +134,7 @@ def test_what_another_process_is_at_is_left_to_it(workspace, done):
     assert done[2:] == [("rte", 1, 1)]  # the other process did the first seed
 
 
-def test_what_cells_need_is_made_once_and_first(workspace, done):
+def test_prerequisite_runs_once_before_its_jobs(workspace, done):
     made = []
     prerequisite = Prerequisite("vectors", lambda progress: made.append(len(done)))
     run_jobs(
@@ -143,7 +143,7 @@ def test_what_cells_need_is_made_once_and_first(workspace, done):
     assert made == [0]
 
 
-def test_making_that_fails_is_told_of_each_cell(workspace, done):
+def test_failed_prerequisite_fails_its_jobs(workspace, done):
     def make(progress):
         raise ValueError("no books")
 
@@ -152,7 +152,7 @@ def test_making_that_fails_is_told_of_each_cell(workspace, done):
     assert list(failed) == [(asked[0], 0)] and "no books" in str(failed[asked[0], 0])
 
 
-def test_paths_are_those_of_the_bench(tmp_path, corpus_files):
+def test_workspace_paths_equal_runner_paths(tmp_path, corpus_files):
     data, encoder = corpus_files
     workspace = Workspace(str(data), str(tmp_path / "results"), str(tmp_path / "f"))
     for name in ("", "other"):
@@ -183,7 +183,7 @@ def suite(data, encoder, tmp_path, *flags):
 
 
 @pytest.mark.full
-def test_a_suite_is_planned_then_done_but_for_data_that_is_missing(corpus_files, tmp_path, capsys):
+def test_dry_run_and_run_of_suite_report_missing_data(corpus_files, tmp_path, capsys):
     data, encoder = corpus_files
     assert main(suite(data, encoder, tmp_path, "--dry-run", "--seeds", "2")) == 0
     shown = capsys.readouterr().out
@@ -203,13 +203,13 @@ def test_a_suite_is_planned_then_done_but_for_data_that_is_missing(corpus_files,
     assert main(suite(data, encoder, tmp_path, "--seeds", "0")) == 2
 
 
-def test_only_suites_of_cells_are_planned(tmp_path, capsys):
+def test_dry_run_needs_a_suite_of_jobs(tmp_path, capsys):
     assert main(["suite", "seq2seq", "--dry-run"]) == 2
     assert "gpt_ablation" in capsys.readouterr().err
 
 
 @pytest.mark.full
-def test_killed_in_the_middle_a_suite_loses_the_running_cell_alone(corpus_files, tmp_path):
+def test_killed_suite_loses_only_the_running_job(corpus_files, tmp_path):
     data, encoder = corpus_files
     command = [sys.executable, "-W", "ignore", "-m", "benchmarks"]
     command += suite(data, encoder, tmp_path, "--seeds", "2")
@@ -237,7 +237,7 @@ def test_killed_in_the_middle_a_suite_loses_the_running_cell_alone(corpus_files,
     assert not list(results.glob("**/*.tmp*"))
 
 
-def test_seconds_are_reckoned_from_what_is_most_alike(tmp_path):
+def test_estimated_seconds_use_the_most_similar_results(tmp_path):
     def result(task, encoder, seconds, seed=0, trials=2):
         (tmp_path / task).mkdir(exist_ok=True)
         path = tmp_path / task / f"{encoder}.fine_tune.seed{seed}.json"
@@ -263,7 +263,7 @@ def test_seconds_are_reckoned_from_what_is_most_alike(tmp_path):
 
 
 @pytest.mark.full
-def test_cells_run_on_a_cluster_of_ray(corpus_files, tmp_path, capsys):
+def test_jobs_run_on_a_ray_cluster(corpus_files, tmp_path, capsys):
     pytest.importorskip("ray", reason="pip install 'keras-plm[ray]'")
     data, encoder = corpus_files
     flags = ["--seeds", "2", "--ray", "local", "--ray-cpus", "0.5"]
@@ -278,6 +278,6 @@ def test_cells_run_on_a_cluster_of_ray(corpus_files, tmp_path, capsys):
     }.items()
 
 
-def test_every_suite_is_made_of_cells_or_runs_itself():
+def test_each_suite_has_either_jobs_or_a_run_function():
     for name, suite in SUITES.items():
         assert (suite.jobs is None) != (suite.run is None), name

@@ -41,7 +41,7 @@ def content(kept):
     return {n: kept.json(n) for n in names}, [found["accuracy"][1].tolist() for found in examples]
 
 
-def test_what_is_packed_reads_the_same_and_unpacks(kept):
+def test_packed_results_read_the_same_and_unpack(kept):
     before = content(kept)
     assert kept.names("*.seed*.json") == [name_of(seed) for seed in (0, 10, 2)]
     assert kept.pack() == (4, 3) and kept.pack() == (0, 0)
@@ -68,7 +68,7 @@ def test_a_packed_file_opens_in_pandas(kept):
     assert table.settings.str["epochs"].dropna().tolist() == [1, 1, 1]
 
 
-def test_a_loose_file_hides_the_packed_one(kept):
+def test_loose_file_overrides_packed_result(kept):
     kept.pack()
     kept.write(name_of(2), record(2, 0.75, "new"), {"accuracy": ("mean", np.ones((4, 2)))})
     assert kept.record(name_of(2)).score == 0.75
@@ -81,7 +81,7 @@ def test_a_loose_file_hides_the_packed_one(kept):
 
 
 @pytest.mark.parametrize("broken", ["rewrite", "contents"])
-def test_packing_that_is_stopped_loses_nothing(kept, monkeypatch, broken):
+def test_interrupted_packing_loses_no_result(kept, monkeypatch, broken):
     before, original, calls = content(kept), getattr(PackedFiles, broken), []
 
     def stopped(self, *arguments):
@@ -98,7 +98,7 @@ def test_packing_that_is_stopped_loses_nothing(kept, monkeypatch, broken):
     assert kept.pack() == (4, 3) and content(kept) == before
 
 
-def test_a_damaged_file_stops_packing_and_a_damaged_line_is_named(kept):
+def test_damaged_files_and_packed_lines_are_refused(kept):
     kept.file(name_of(4)).write_text("{")
     with pytest.raises(ValueError, match="seed4.json is not a complete result file"):
         kept.pack()
@@ -121,7 +121,7 @@ def test_pack_and_unpack_from_the_command_line(kept, capsys):
     assert "A suite is a folder below" in capsys.readouterr().err
 
 
-def test_a_record_has_each_of_its_fields_in_the_table_and_reads_as_json():
+def test_record_documents_its_fields_and_round_trips_as_json():
     for name in (*NAMES, "extra"):
         assert f"\n        {name}: " in Record.__doc__, name
     made = record(3)
@@ -142,7 +142,7 @@ def test_the_hash_of_settings_does_not_depend_on_their_order():
     assert len({one, result_hash("rte", {}, 0, "data"), *(result_hash(*o) for o in others)}) == 5
 
 
-def test_reading_is_kept_until_a_file_changes(kept, monkeypatch):
+def test_unchanged_packed_records_are_parsed_once(kept, monkeypatch):
     kept.pack()
     read, original = [], packed.parse_json
     packed._read_records.cache_clear()
@@ -160,7 +160,7 @@ def test_no_final_newline_loses_no_record(kept):
     assert kept.pack() == (1, 0) and len(read_results(kept.path)) == 4
 
 
-def test_a_damaged_or_doubled_line_blames_its_own_result(kept):
+def test_damaged_or_duplicate_line_spares_other_results(kept):
     kept.pack()
     file = kept.path / "results.jsonl"
     whole = file.read_text().splitlines()
@@ -182,7 +182,7 @@ def test_a_damaged_or_doubled_line_blames_its_own_result(kept):
         assert file.read_text().splitlines() == lines and kept.file(name_of(3)).is_file()
 
 
-def test_a_result_that_is_archived_does_not_come_back_packed(kept):
+def test_archived_result_is_removed_from_packed_files(kept):
     kept.pack()
     kept.write(name_of(2), record(2), {"accuracy": ("mean", np.ones((4, 2)))})  # the same hash
     assert kept.archive(name_of(2)) is not None
@@ -190,7 +190,7 @@ def test_a_result_that_is_archived_does_not_come_back_packed(kept):
     assert [found.seed for found in read_results(kept.path, "rte")] == [0, 10]
 
 
-def test_only_objects_are_packed(kept):
+def test_packing_refuses_non_objects_and_the_key_file(kept):
     for text in ("[1]", '{"file": "other"}'):
         kept.file("made/y.json").write_text(text)
         with pytest.raises(ValueError, match=r"y.json: A result must be an object without the key"):

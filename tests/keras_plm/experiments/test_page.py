@@ -56,7 +56,7 @@ def report(root, *flags):
     return main(["report", "--results", str(root), *map(str, flags)])
 
 
-def test_page_has_all_and_needs_nothing_else(root, tmp_path, capsys):
+def test_page_contains_all_results_without_external_links(root, tmp_path, capsys):
     page = tmp_path / "out" / "page.html"
     assert report(root, "--html", page) == 0, capsys.readouterr().err
     text = page.read_text()
@@ -84,7 +84,7 @@ def test_page_has_all_and_needs_nothing_else(root, tmp_path, capsys):
     assert "3 comparisons from 14 result files" in capsys.readouterr().out
 
 
-def test_one_suite_markdown_tables_and_pictures(root, tmp_path, capsys):
+def test_report_of_one_suite_writes_all_formats(root, tmp_path, capsys):
     out = tmp_path / "out"
     flags = ["--suite", "first", "--html", out / "p.html", "--markdown", out / "p.md"]
     flags += ["--tables", out / "t", "--plots", out / "pictures", "--plot-type", "svg"]
@@ -116,7 +116,7 @@ def test_one_suite_markdown_tables_and_pictures(root, tmp_path, capsys):
         ),
     ],
 )
-def test_a_damaged_or_foreign_file_leaves_its_suite_out(root, tmp_path, capsys, text, why):
+def test_suite_with_a_damaged_file_is_left_out(root, tmp_path, capsys, text, why):
     bad = root / "words" / "sst" / "mini.x.seed0.json"
     bad.write_text(text)
     page = tmp_path / "page.html"
@@ -129,7 +129,7 @@ def test_a_damaged_or_foreign_file_leaves_its_suite_out(root, tmp_path, capsys, 
     assert why in (tmp_path / "p.md").read_text().replace("\\", "")
 
 
-def test_a_damaged_file_of_single_tasks_leaves_the_other_tasks_there(root, tmp_path, capsys):
+def test_damaged_result_leaves_out_only_its_task(root, tmp_path, capsys):
     bad = root / "first" / "sst" / "mini.x.seed0.json"
     bad.write_text('{"task": "sst", "sc')
     page = tmp_path / "page.html"
@@ -139,7 +139,7 @@ def test_a_damaged_file_of_single_tasks_leaves_the_other_tasks_there(root, tmp_p
     assert 'id="first"' in shown and "60.5 ± 0.7 (2)" in shown and str(bad) in Links(shown).text
 
 
-def test_a_damaged_file_of_a_suite_leaves_the_other_tasks_there(root, tmp_path, capsys):
+def test_damaged_result_of_a_suite_leaves_out_only_its_task(root, tmp_path, capsys):
     bad = root / "bert_tasks" / "rte" / "mini.x.seed0.json"
     bad.parent.mkdir()
     bad.write_text('{"task": "rte", "sc')
@@ -149,7 +149,7 @@ def test_a_damaged_file_of_a_suite_leaves_the_other_tasks_there(root, tmp_path, 
     assert 'id="bert-tasks"' in page.read_text() and "40.0 ± 0.0 (2)" in page.read_text()
 
 
-def test_a_json_file_of_others_is_named(root, tmp_path, capsys):
+def test_foreign_json_file_is_skipped_with_a_message(root, tmp_path, capsys):
     (root / "first" / "sst" / "hello.json").write_text('{"hello": 1}')
     assert report(root, "--html", tmp_path / "page.html") == 0
     said = "first/sst/hello.json: skipped: files of the harness must state backend, device, commit"
@@ -158,7 +158,7 @@ def test_a_json_file_of_others_is_named(root, tmp_path, capsys):
     assert "hello.json: skipped: files of the harness" in capsys.readouterr().err
 
 
-def test_results_of_one_cell_that_disagree_are_named(root, tmp_path, capsys):
+def test_conflicting_results_of_one_run_are_reported(root, tmp_path, capsys):
     first = put(root, "words", "sst", "fine_tune", 0.4, 0)
     copy = first.with_name("copied.seed0.json")
     copy.write_text(first.read_text().replace('"score": 0.4', '"score": 0.9'))
@@ -176,7 +176,7 @@ def test_results_of_one_cell_that_disagree_are_named(root, tmp_path, capsys):
     )
 
 
-def test_files_that_a_suite_cannot_read_are_named(root, tmp_path, capsys):
+def test_files_unreadable_to_a_suite_are_reported(root, tmp_path, capsys):
     odd = root / "gpt" / "samples" / "mini.json"
     odd.parent.mkdir(parents=True)
     odd.write_text("[]")
@@ -192,7 +192,7 @@ def test_files_that_a_suite_cannot_read_are_named(root, tmp_path, capsys):
     assert "has unexpected content: run the suite" in capsys.readouterr().err
 
 
-def test_where_nothing_can_be_shown_nothing_is_written(tmp_path, capsys):
+def test_report_without_results_preserves_existing_page(tmp_path, capsys):
     page, root = tmp_path / "page.html", tmp_path / "results"
     page.write_text("old")
     assert report(root, "--html", page) == 2
@@ -240,7 +240,7 @@ def test_claims_are_counted_and_escaped():
         claims_table([CLAIMS[0] | {"verdict": "maybe"}])
 
 
-def test_costs_and_failures_are_told(root):
+def test_page_shows_costs_and_failures(root):
     path = put(root, "words", "sst", "fine_tune", 0.4, 0)
     cost = {"encoder_passes": 3, "learned_weights": 2_500_000, "feature_bytes": 0, "peak_mb": 812}
     path.write_text(json.dumps(json.loads(path.read_text()) | cost))
@@ -257,12 +257,12 @@ def test_costs_and_failures_are_told(root):
     assert (where["files"], where["seeds"], where["fits in searches"]) == ("8", "2", "24")
 
 
-def test_own_results_have_no_claims_that_none_was_run_of(root):
+def test_claims_of_results_without_claim_runs_are_none(root):
     assert claims_of(root) is None
 
 
 @pytest.mark.full
-def test_pages_have_claims_or_why_not(root):
+def test_page_shows_claims_or_reason_for_their_absence(root):
     found = sections(root)
     assert 'id="claims"' not in Page(root, found).html()
     page = Page(root, found, CLAIMS)

@@ -145,7 +145,7 @@ def test_claims_are_filtered(open_page):
     assert column(page, "#claims-tables", 9) == ["0.010", "1e-06"]
 
 
-def test_words_show_where_they_look(open_page):
+def test_selected_word_shows_its_attention_weights(open_page):
     page = open_page()
     words = page.locator(".sentence button")
     assert words.nth(4).get_attribute("aria-pressed") == "true"  # the longest word
@@ -176,7 +176,7 @@ def test_page_does_not_scroll_sideways(open_page, width):
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_text_and_pictures_are_readable(open_page, dark):
+def test_text_and_pictures_have_sufficient_contrast(open_page, dark):
     import matplotlib.image
 
     page = open_page(dark=dark)

@@ -93,7 +93,7 @@ def test_a_damaged_model_is_named(tmp_path):
 
 
 @pytest.mark.full
-def test_a_run_keeps_its_model_which_predicts(tmp_path, capsys):
+def test_run_saves_a_model_that_predicts(tmp_path, capsys):
     write_inputs(tmp_path)
     folders = {"task-file": "mine.csv", "encoder": "tiny", "results": "r", "feature-cache": "f"}
     command = ["run", "--seeds", "2", "--learning-rates", "1e-2", "--epochs", "1"]
@@ -152,7 +152,7 @@ def test_a_run_on_features_saves_a_model_with_its_encoder(tmp_path, capsys, read
 
 
 @pytest.mark.full
-def test_each_head_reads_its_files(tmp_path):
+def test_each_head_predicts_for_its_file_formats(tmp_path):
     tagger = kept(tmp_path / "t.keras", Tagger, ["A", "O"])
     (tmp_path / "x.conll").write_text("a O\nb A\n\nc O\n")
     (tmp_path / "x.txt").write_text("a b\nc\n")
@@ -189,7 +189,7 @@ def test_each_head_reads_its_files(tmp_path):
     assert best[0]["probabilities"][0]["text"] == best[0]["prediction"] == answers["q1"]
 
 
-def test_a_tagger_reads_files_without_tags_and_other_spaces(tmp_path):
+def test_tagger_reads_untagged_files_and_unicode_spaces(tmp_path):
     tagger = kept(tmp_path / "t.keras", Tagger, ["O", "B-A"])
     row = "{}\t{}" + "\t_" * 4 + "\t0" + "\t_" * 3
     files = {
@@ -226,21 +226,21 @@ def test_a_tagger_reads_files_without_tags_and_other_spaces(tmp_path):
         (MultipleChoice, '{"text": "a", "choices": []}', "needs a text.*choices="),
     ],
 )
-def test_rows_of_other_kinds_are_named(kind, row, match, tmp_path):
+def test_invalid_jsonl_rows_are_refused(kind, row, match, tmp_path):
     model = object.__new__(kind)
     (tmp_path / "x.jsonl").write_text(row + "\n")
     with pytest.raises(ValueError, match=f"x.jsonl:1.*{match}"):
         read_inputs(tmp_path / "x.jsonl", model)
 
 
-def test_all_lines_have_a_second_text_or_none(tmp_path):
+def test_second_text_on_only_some_lines_is_refused(tmp_path):
     (tmp_path / "x.txt").write_text("a\tb\nc\n")
     with pytest.raises(ValueError, match="x.txt:2: All lines must have a second text"):
         read_inputs(tmp_path / "x.txt", object.__new__(Classifier))
 
 
 @pytest.mark.full
-def test_bad_input_ends_with_one_sentence(tmp_path, capsys):
+def test_bad_input_prints_an_error_and_exits_with_2(tmp_path, capsys):
     kept(tmp_path / "c.keras", Classifier, ["no", "yes"])
     kept(tmp_path / "choices.keras", MultipleChoice, range(2))
     (tmp_path / "broken.keras").write_bytes(b"nothing")

@@ -33,7 +33,7 @@ def choice(name, share, dev_score=None, seconds=10.0, seed=0, kept=True):
     return Choice(name, tuple(results), "mean", np.stack(parts).astype("float64"))
 
 
-def test_the_dev_set_ranks():
+def test_choices_are_ranked_by_dev_score():
     choices = [choice("last", 0.8, dev_score=0.5), choice("layer_1", 0.7, dev_score=0.6)]
     assert [c.name for c in ranked(choices)] == ["layer_1", "last"]
     table = markdown(choices).splitlines()
@@ -41,7 +41,7 @@ def test_the_dev_set_ranks():
     assert "-1" in table[3].split("|")[4]  # below on the test set
 
 
-def test_what_is_told_apart_is_told():
+def test_recommendation_lists_inseparable_choices():
     far = [choice("last", 0.8), choice("embeddings", 0.5, seed=1)]
     assert "Every other choice scores lower" in recommendation(far)
     near = [choice("last", 0.8), choice("layer_2", 0.797, seed=1), choice("embeddings", 0.5)]
@@ -52,7 +52,7 @@ def test_what_is_told_apart_is_told():
     assert "excludes zero. One seed has no spread" in recommendation(one)
 
 
-def test_a_learning_rate_at_the_edge_of_the_search_is_named():
+def test_edges_reports_learning_rate_at_edge_of_search():
     found = [choice("last", 0.8), choice("layer_1", 0.8)]
     for result in found[0].results:
         result["trials"] = [{"learning_rate": 0.001}, {"learning_rate": 0.01}]
@@ -66,7 +66,7 @@ def test_a_learning_rate_at_the_edge_of_the_search_is_named():
     assert not edges(found[1:])
 
 
-def test_a_fit_that_was_held_up_does_not_stand_for_all():
+def test_seconds_ignore_one_delayed_fit():
     held_up = choice("last", 0.8)
     held_up.results[0]["seconds"] *= 50
     assert held_up.seconds == 10.0
@@ -80,7 +80,7 @@ def test_a_fit_that_was_held_up_does_not_stand_for_all():
         (0.6, "Fine-tuning is worse: -"),
     ],
 )
-def test_fine_tuning_is_worth_it_where_it_is(share, words):
+def test_recommendation_compares_fine_tuning_with_features(share, words):
     frozen = [choice("last", 0.8), choice("embeddings", 0.5)]
     said = recommendation(frozen, choice("fine-tuned", share, seconds=120.0, seed=3))
     assert words in said and "12 times the cost of one training (2 min)" in said
@@ -90,14 +90,14 @@ def test_fine_tuning_is_worth_it_where_it_is(share, words):
     assert "| < 0.1 |" in markdown(at_once)
 
 
-def test_without_examples_nothing_is_sure():
+def test_choices_without_examples_have_no_interval():
     frozen = [choice("last", 0.8, kept=False), choice("embeddings", 0.5)]
     said = recommendation(frozen, choice("fine-tuned", 0.9))
     assert "Not separable from it: embeddings" in said and "without an interval" in said
     assert "| | 10.0 |" in markdown(frozen).splitlines()[3].replace("|  |", "| |")
 
 
-def test_examples_are_read_beside_their_results(tmp_path):
+def test_choice_reads_examples_with_matching_hashes(tmp_path):
     made, kept = choice("last", 0.8), ResultFolder(tmp_path)
     for i, part in enumerate(made.parts):
         kept.write_examples(f"t/a.seed{i}.json", f"hash {i}", {"accuracy": ("mean", part)})
@@ -127,7 +127,7 @@ def plant(kept, name, share, method, layers="", train=100, examples=True):
 
 
 @pytest.mark.parametrize("examples, over", [(True, "seeds, examples"), (False, "seeds")])
-def test_the_page_answers_for_each_task(tmp_path, examples, over):
+def test_answers_report_best_run_of_each_task(tmp_path, examples, over):
     kept = ResultFolder(tmp_path / "first")
     plant(kept, "last", 0.8, "features", "last", examples=examples)
     plant(kept, "layer_1", 0.797, "features", "layer_1", examples=examples)
@@ -145,12 +145,12 @@ def test_the_page_answers_for_each_task(tmp_path, examples, over):
     assert float(low) < 80 < float(high) and float(high) - float(low) < 15
 
 
-def test_without_two_runs_there_is_no_answer(tmp_path):
+def test_answers_need_two_runs(tmp_path):
     plant(ResultFolder(tmp_path / "first"), "last", 0.8, "features", "last")
     assert answers({"first": tmp_path / "first"}) is None
 
 
-def test_a_result_without_metrics_has_no_examples(tmp_path):
+def test_interval_without_metrics_uses_seeds_only(tmp_path):
     kept = ResultFolder(tmp_path / "first")
     for name, share in (("last", 0.8), ("layer_1", 0.79)):
         plant(kept, name, share, "features", name)
@@ -173,7 +173,7 @@ def test_runs_without_search_are_not_compared(tmp_path, key):
     assert "; last" not in " ".join(row)
 
 
-def test_intervals_of_few_seeds_end_at_the_range_of_the_score(tmp_path):
+def test_intervals_of_few_seeds_are_clipped_to_score_range(tmp_path):
     kept = ResultFolder(tmp_path / "first")
     plant(kept, "last", 0.98, "features", "last", examples=False)
     plant(kept, "layer_1", 0.5, "features", "layer_1", examples=False)

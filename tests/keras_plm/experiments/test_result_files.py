@@ -49,7 +49,7 @@ def change(path, **keys):
         ({"task": ["rte"]}, "`task` must be text"),
     ],
 )
-def test_a_record_of_another_shape_is_named(kept, keys, match):
+def test_record_with_wrong_types_is_refused(kept, keys, match):
     change(kept.file(name_of(0)), **keys)
     for read in (kept.record, lambda name: read_results(kept.path)):
         with pytest.raises(ValueError, match=f"seed0.json: .*{match}"):
@@ -57,7 +57,7 @@ def test_a_record_of_another_shape_is_named(kept, keys, match):
 
 
 @pytest.mark.parametrize("layers", [["last"], 3, None])
-def test_settings_of_a_run_have_their_types(tmp_path, layers):
+def test_settings_with_wrong_types_are_refused(tmp_path, layers):
     path = put(tmp_path, "mine", "sst2", "features", 0.8, 0)
     found = json.loads(path.read_text())
     change(path, settings=found["settings"] | {"layers": layers})
@@ -83,7 +83,7 @@ def test_pipes_and_links_to_devices_are_named(kept):
 
 
 @pytest.mark.parametrize("name", ["../out.json", "/tmp/out.json", "a/../../out.json", "a\\b.json"])
-def test_packed_names_stay_below_their_folder(tmp_path, name):
+def test_packed_names_outside_their_folder_are_refused(tmp_path, name):
     kept = ResultFolder(tmp_path / "suite")
     kept.path.mkdir()
     line = json.dumps({"file": name} | record(0).to_json())
@@ -152,7 +152,7 @@ class TestOddRecords:
         change(put(tmp_path, "mine", "cola", "fine_tune", 0.6, 0), seconds=None, trials=None)
         return tmp_path / "mine"
 
-    def test_tables_leave_them_out(self, odd):
+    def test_tables_leave_out_odd_records(self, odd):
         shown, left_out = of_runs(read_results(odd))
         assert {r["task"] for r in shown} == {"sst2", "cola"}
         assert [why.split(" is not a result")[0].split(" has no ")[0] for why in left_out] == [
@@ -162,7 +162,7 @@ class TestOddRecords:
         with pytest.raises(ValueError, match="rte/mini.fine_tune.seed0.json is not a result"):
             of_runs(read_results(odd, "rte"))
 
-    def test_a_run_whose_seeds_differ_is_left_out_whole(self, tmp_path):
+    def test_run_with_differing_seeds_is_left_out(self, tmp_path):
         put(tmp_path, "mine", "sst2", "fine_tune", 0.8, 0)
         put(tmp_path, "mine", "rte", "fine_tune", 0.8, 0)
         put(tmp_path, "mine", "rte", "fine_tune", 0.8, 1)
@@ -175,7 +175,7 @@ class TestOddRecords:
             "Seeds of one run share settings" in section.left_out and str(path) in section.left_out
         )
 
-    def test_the_page_names_them(self, odd, tmp_path):
+    def test_section_reports_odd_records(self, odd, tmp_path):
         section = section_of_runs(odd)
         assert "sst2" in section.text and all(t in section.left_out for t in ("rte", "ner", "wnli"))
         priced, unpriced = costs.priced(odd)
@@ -184,7 +184,7 @@ class TestOddRecords:
         assert costs.costs(priced) and costs.where({"mine": odd})
         costs.cost_figures(priced)
 
-    def test_the_command_names_them(self, odd, capsys):
+    def test_report_command_lists_odd_records(self, odd, capsys):
         assert main(["report", "--results", str(odd)]) == 0
         shown = capsys.readouterr()
         assert "sst2" in shown.out and "rte/mini.fine_tune.seed0.json" in shown.err
@@ -217,7 +217,7 @@ NUMBERS = [
 ]
 
 
-def test_no_cell_of_a_csv_file_is_a_formula():
+def test_csv_escapes_spreadsheet_formulas():
     texts = FORMULAS + NUMBERS
     table = Table(("=a", "+b"), tuple((text, text) for text in texts), (False, False))
     head, *rows = table.csv().split("\n", 1)
@@ -230,7 +230,7 @@ def test_no_cell_of_a_csv_file_is_a_formula():
 EVIL = "<script>alert(1)</script>|[x](javascript:alert(1))[bold]$\\frac$"
 
 
-def test_names_cannot_leave_their_place(tmp_path, capsys):
+def test_report_escapes_markup_and_paths_in_names(tmp_path, capsys):
     """Tests names that are Markdown, HTML, TeX formulas or paths."""
     for method, seed in (("fine_tune", 0), ("features", 0), ("scratch", 0), ("features", 1)):
         path = put(tmp_path, "mine", "sst2", method, 0.5, seed)
@@ -250,13 +250,13 @@ def test_names_cannot_leave_their_place(tmp_path, capsys):
     assert "[bold]" in capsys.readouterr().out.replace("\\", "")
 
 
-def test_cells_and_file_names():
+def test_cells_and_file_names_are_escaped():
     assert cell("[x](y)<b>") == "\\[x\\](y)\\<b\\>"
     assert file_name("../a b/c") == "_a_b_c" and file_name("..") == "_"
     assert file_name("cost.mine.sst2") == "cost.mine.sst2"
 
 
-def test_rich_shows_brackets(capsys):
+def test_progress_shows_brackets_unchanged(capsys):
     from keras_plm.experiments.progress import console, progress_bar
 
     with progress_bar("a", 1) as advance:
@@ -298,7 +298,7 @@ def check():
 
 
 @pytest.mark.full
-def test_what_a_killed_process_wrote_reads_or_is_missing(tmp_path):
+def test_results_of_killed_process_are_complete_or_missing(tmp_path):
     begin, copies = tmp_path / "begin", tmp_path / "copies"
     begin.mkdir()
     copies.mkdir()
@@ -315,7 +315,7 @@ check()
     assert len(kill_at_each_call(code, begin, copies, SETUP, after)) > 4
 
 
-def test_a_process_that_makes_a_result_is_waited_for(kept):
+def test_writer_waits_for_another_writer_of_same_result(kept):
     """The lock of a dead process is free. A call reports the lock of a thread and waits for it."""
     import threading
 
@@ -351,7 +351,7 @@ ResultFolder(sys.argv[1]).try_to_write("rte/x.seed0.json")
 
 
 @pytest.mark.full
-def test_a_full_folder_is_named_before_the_search(tmp_path):
+def test_try_to_write_reports_full_disk(tmp_path):
     command = [sys.executable, "-c", FULL, str(tmp_path / "r")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     last = done.stderr.splitlines()[-1]
@@ -359,7 +359,7 @@ def test_a_full_folder_is_named_before_the_search(tmp_path):
     assert "Nothing was computed. Received: File too large" in last
 
 
-def test_a_results_folder_that_cannot_be_written_is_named_before_training(tmp_path, monkeypatch):
+def test_unwritable_results_folder_stops_a_run_before_training(tmp_path, monkeypatch):
     from keras_plm.experiments.config import Run
     from keras_plm.experiments.runner import Runner
 
@@ -374,7 +374,7 @@ def test_a_results_folder_that_cannot_be_written_is_named_before_training(tmp_pa
         runner.run(Run(), 0)
 
 
-def test_a_record_stays_as_it_is(kept):
+def test_nan_in_extra_fields_survives_packing(kept):
     made = dataclasses.replace(record(5), extra={"losses": [float("nan"), 1.0]})
     kept.write(name_of(5), made)
     assert str(kept.record(name_of(5))["losses"]) == "[nan, 1.0]"

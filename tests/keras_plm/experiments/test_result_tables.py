@@ -40,7 +40,7 @@ def test_tables_show_mean_deviation_and_number():
     assert lines[3] == "| pre-trained, fine-tuned | **72.0 ± 2.8 (2)** |  |"
 
 
-def test_variants_of_fine_tuning_have_names_and_words_of_their_own():
+def test_fine_tuning_variants_have_distinct_names_and_labels():
     plain = Run(method="fine_tune")
     assert plain.name == "fine_tune" and set(plain.to_json()) == set(ALWAYS)
     variants = {
@@ -62,7 +62,7 @@ def test_variants_of_fine_tuning_have_names_and_words_of_their_own():
     assert plain.build(1e-3, 0).pool is None
 
 
-def test_pictures_tell_readers_and_encoders_apart():
+def test_figures_distinguish_readers_and_encoders():
     results = [
         result("features", "t", 0.4, 0),
         result("features", "t", 0.5, 0, reader="bilstm"),
@@ -85,7 +85,7 @@ def test_pictures_tell_readers_and_encoders_apart():
     }
 
 
-def test_tables_and_pictures_tell_variants_of_reading_apart():
+def test_tables_and_figures_distinguish_feature_variants():
     mixed = {"layers": "elmo_mix", "reader": "bilstm"}
     variants = [
         ({}, ""),
@@ -107,7 +107,7 @@ def test_tables_and_pictures_tell_variants_of_reading_apart():
     assert sorted(rows) == sorted(wanted)
 
 
-def test_pictures_keep_single_layers_in_order_and_draw_what_was_run():
+def test_figures_sort_layers_and_refuse_different_runs():
     results = [result("features", "t", 0.4, 0, layers=f"layer_{i}", train_limit=9) for i in (10, 2)]
     results += [result("randomly_initialised", "t", 0.1, i) for i in range(5)]  # with another limit
     axes = layer_figure(results, "t").axes[0]
@@ -125,7 +125,7 @@ def test_seeds_of_different_runs_are_not_averaged():
         markdown(results)
 
 
-def test_a_row_says_what_is_unlike_its_task():
+def test_row_label_shows_an_unusual_number_of_examples():
     results = [result("scratch", "t", 0.5, 0, train_limit=10)]
     results += [result("fine_tune", "t", 0.6, seed, train_limit=10) for seed in range(2)]
     results += [result("fine_tune", "t", 0.7, 0), result("fine_tune", "u", 0.8, 0)]
@@ -137,7 +137,7 @@ def test_a_row_says_what_is_unlike_its_task():
     ]
 
 
-def test_a_suite_that_is_not_there_is_guessed(tmp_path, capsys):
+def test_error_for_unknown_suite_suggests_a_name(tmp_path, capsys):
     assert main(["report", "--suite", "elmo_nieghbours", "--results", str(tmp_path)]) == 2
     assert "Did you mean 'elmo_neighbours'?" in capsys.readouterr().err
     (tmp_path / "local").mkdir()
@@ -158,7 +158,7 @@ class TestRunsThatDifferInOneSetting:
         made = result("fine_tune", "t", score, seed, **fields)
         return made | {"run": run.name, "trials": [{"seconds": score}]}
 
-    def test_what_changes_the_result_has_a_row_of_its_own(self):
+    def test_settings_that_affect_results_have_separate_rows(self):
         results = [self.of(0.5, seed) for seed in range(2)]
         results += [self.of(0.6, seed, dev_limit=100) for seed in range(2)]
         results += [self.of(0.7, seed, reader="bilstm") for seed in range(2)]
@@ -191,7 +191,7 @@ class TestRunsThatDifferInOneSetting:
 
     @pytest.mark.parametrize("neutral", [{"accumulation_steps": 2}, {"remat": True},
                                          {"accumulation_steps": 4, "remat": True}])  # fmt: skip
-    def test_what_saves_memory_is_no_other_run(self, neutral):
+    def test_memory_settings_do_not_separate_runs(self, neutral):
         results = [self.of(0.5, 0), self.of(0.7, 1, **neutral)]
         assert self.rows(results) == [["pre-trained, fine-tuned", "**60.0 ± 14.1 (2)** |"]]
         results.append(self.of(0.9, 0, **neutral))  # each seed counts once in a row
@@ -204,7 +204,7 @@ class TestRunsThatDifferInOneSetting:
         assert results[0]["trials"] != results[1]["trials"]
         assert self.rows(results) == [["pre-trained, fine-tuned", "**60.0 ± 14.1 (2)** |"]]
 
-    def test_a_seed_is_there_once(self):
+    def test_duplicate_seeds_are_refused(self):
         with pytest.raises(ValueError, match="one result per seed.*e.fine_tune.seed0.json and"):
             markdown([self.of(0.5, 0), self.of(0.7, 0)])
 
@@ -216,7 +216,7 @@ def test_layers_are_sorted_by_depth():
     ]  # fmt: skip
 
 
-def test_a_table_names_different_numbers_of_epochs():
+def test_table_notes_different_numbers_of_epochs():
     of = [result("features", "t", 0.5, 0, epochs=3), result("fine_tune", "t", 0.6, 0, epochs=3)]
     assert "epochs" not in markdown(of)
     of.append(result("scratch", "t", 0.4, 0, epochs=10))

@@ -127,7 +127,7 @@ def test_run_writes_one_file_per_seed(flags, name, encoder, table, tmp_path, cap
 
 
 @pytest.mark.backend_neutral
-def test_what_is_done_is_skipped_until_something_changes(encoder, table, tmp_path):
+def test_finished_runs_are_skipped_until_settings_change(encoder, table, tmp_path):
     flags = ["run", *table, *common(encoder, tmp_path), "--method", "features", "--seeds", "2"]
     flags += FAST
     assert main(flags) == 0
@@ -143,7 +143,7 @@ def test_what_is_done_is_skipped_until_something_changes(encoder, table, tmp_pat
 
 
 @pytest.mark.backend_neutral
-def test_other_weights_are_run_again(encoder, table, tmp_path):
+def test_changed_encoder_weights_cause_a_rerun(encoder, table, tmp_path):
     flags = ["run", *table, *common(encoder, tmp_path), "--method", "features", "--seeds", "1"]
     flags += FAST
     assert main(flags) == 0
@@ -157,7 +157,7 @@ def test_other_weights_are_run_again(encoder, table, tmp_path):
 
 
 @pytest.mark.backend_neutral
-def test_new_settings_leave_committed_results_as_they_are():
+def test_committed_results_match_current_names_and_hashes():
     """Committed results have the hashes, names and settings of current runs."""
     checked = 0
     for kept in folders_below(ROOT / "benchmarks" / "results"):
@@ -176,7 +176,7 @@ def test_new_settings_leave_committed_results_as_they_are():
 
 
 @pytest.mark.backend_neutral
-def test_variants_of_reading_have_names_and_hashes_of_their_own():
+def test_feature_variants_have_distinct_names_and_settings():
     plain = Run(method="features", reader="bilstm", layers="mix")
     assert plain.name == "features-bilstm-elmo_mix" and set(plain.to_json()) == set(ALWAYS)
     variants = {
@@ -200,7 +200,7 @@ def test_variants_of_reading_have_names_and_hashes_of_their_own():
 
 
 @pytest.mark.full
-def test_an_encoder_is_trained_on_several_devices(encoder, table, tmp_path):
+def test_fine_tuning_on_two_devices_equals_one_device(encoder, table, tmp_path):
     """Several devices give the weights of one. Under torch, processes share their results."""
 
     def flags(suite, *more):
@@ -231,7 +231,7 @@ def test_an_encoder_is_trained_on_several_devices(encoder, table, tmp_path):
 
 
 @pytest.mark.backend_neutral
-def test_labels_that_a_part_of_the_training_examples_lacks_are_known(encoder, tmp_path):
+def test_labels_missing_from_limited_training_set_are_known(encoder, tmp_path):
     rows = [f"{'ab'[i % 2]} c,{'yes' if i % 2 else 'no'}" for i in range(60)]
     (tmp_path / "mine.csv").write_text("\n".join(["text,label", *rows]))
     flags = ["run", "--task-file", str(tmp_path / "mine.csv"), *common(encoder, tmp_path)]
@@ -243,7 +243,7 @@ def test_labels_that_a_part_of_the_training_examples_lacks_are_known(encoder, tm
 
 @pytest.mark.full
 @pytest.mark.backend_neutral
-def test_word_vectors_beside_an_encoder_are_part_of_a_result(encoder, table, tmp_path, capsys):
+def test_word_vectors_affect_name_and_hash_of_a_result(encoder, table, tmp_path, capsys):
     folder = tmp_path / "vectors"
 
     def keep(seed):
@@ -276,7 +276,7 @@ def test_word_vectors_beside_an_encoder_are_part_of_a_result(encoder, table, tmp
 
 
 @pytest.mark.backend_neutral
-def test_the_grid_is_searched_with_seed_0_and_its_winner_taken(encoder, table, tmp_path):
+def test_all_seeds_use_best_learning_rate_of_seed_0(encoder, table, tmp_path):
     flags = ["run", *table, *common(encoder, tmp_path), "--method", "features", "--seeds", "2"]
     flags += ["--epochs", "1"]
     assert main([*flags, "--learning-rates", "1e-5,3e-2"]) == 0
@@ -289,7 +289,7 @@ def test_the_grid_is_searched_with_seed_0_and_its_winner_taken(encoder, table, t
 
 
 @pytest.mark.backend_neutral
-def test_of_equal_trials_the_first_is_kept(encoder, table, tmp_path, monkeypatch):
+def test_first_of_equal_trials_is_selected(encoder, table, tmp_path, monkeypatch):
     flags = ["run", *table, *common(encoder, tmp_path), "--learning-rates", "1e-5,3e-2"]
     scored = []
 
@@ -338,7 +338,7 @@ def test_a_missing_column_is_named_with_its_flag(encoder, tmp_path, capsys, name
 
 
 @pytest.mark.backend_neutral
-def test_runs_of_a_common_fit_share_its_seconds(encoder, table, tmp_path, monkeypatch):
+def test_seconds_of_a_common_fit_are_split_among_its_runs(encoder, table, tmp_path, monkeypatch):
     def slow(*arguments):
         for found in fit_probes(*arguments):
             time.sleep(0.8)
@@ -357,7 +357,7 @@ def test_runs_of_a_common_fit_share_its_seconds(encoder, table, tmp_path, monkey
 
 @pytest.mark.full
 @pytest.mark.backend_neutral
-def test_layers_reads_every_choice(encoder, table, tmp_path, capsys):
+def test_layers_command_runs_all_layer_choices(encoder, table, tmp_path, capsys):
     picture = tmp_path / "layers.png"
     flags = ["layers", *table, *common(encoder, tmp_path), "--seeds", "1", *FAST]
     assert main([*flags, "--plot", str(picture)]) == 0
@@ -393,7 +393,7 @@ def test_committed_encoders_load_and_are_small(name, layers):
 
 @pytest.mark.full
 @pytest.mark.backend_neutral
-def test_speed_runs_small_and_writes_what_the_table_reads(tmp_path, monkeypatch):
+def test_speed_command_writes_results_for_the_table(tmp_path, monkeypatch):
     pytest.importorskip("transformers")
     pytest.importorskip("torch")
     rates = {"float32": 2e11, "bfloat16": 4e11}
@@ -413,7 +413,7 @@ def test_speed_runs_small_and_writes_what_the_table_reads(tmp_path, monkeypatch)
 
 
 @pytest.mark.backend_neutral
-def test_tags_that_training_lacks_are_errors(encoder, tmp_path, capsys, monkeypatch):
+def test_tags_missing_from_training_count_as_errors(encoder, tmp_path, capsys, monkeypatch):
     """Tests a tag that occurs only in the test split, and one only in the dev split."""
     path = tmp_path / "mine.conll"
     sentences = [[("abcd"[j], "O B-X I-X O".split()[j]) for j in range(4)] for _ in range(40)]
@@ -447,7 +447,7 @@ def test_flags_name_numbered_labels(encoder, tmp_path, capsys):
 
 
 @pytest.mark.backend_neutral
-def test_operations_follow_from_weights_and_tokens():
+def test_flops_follow_from_weights_and_tokens():
     """Two operations per matrix weight and token, and three times as many in training."""
     layers, width, inner = 3, 4, 10
     tokenizer = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c"])

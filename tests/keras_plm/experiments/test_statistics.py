@@ -52,7 +52,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_metric_is_a_function_of_sums(name):
+def test_metric_is_computed_from_sums_over_examples(name):
     metric, true, pred = CASES[name]
     kind, parts = summands(metric, true, pred)
     assert parts.shape[0] == 50
@@ -64,7 +64,7 @@ def test_a_metric_is_a_function_of_sums(name):
     assert SCORES[kind](parts[rows].sum(axis=0)) == pytest.approx(metric(*drawn), abs=1e-12)
 
 
-def test_other_metrics_have_none():
+def test_summands_of_unknown_metric_are_none():
     assert summands(lambda true, pred: 0.5, [1], [1]) is None
 
 
@@ -75,7 +75,7 @@ def hits(share, count=400, seeds=3, seed=0):
 
 
 class TestDifference:
-    def test_finds_what_is_planted(self):
+    def test_planted_difference_is_significant(self):
         better, worse = hits(0.8), hits(0.6, seed=1)
         found = difference("mean", better, worse, resamples=2000)
         assert found.mean == pytest.approx(better[..., 0].mean() - worse[..., 0].mean())
@@ -86,19 +86,19 @@ class TestDifference:
         )
         assert found.seeds == (3, 3)
 
-    def test_finds_nothing_where_nothing_is(self):
+    def test_equal_methods_are_not_separable(self):
         found = difference("mean", hits(0.7), hits(0.7, seed=1), resamples=2000)
         assert found.low < 0 < found.high and found.p > 0.05
         assert difference("mean", hits(0.7), hits(0.7), resamples=500).mean == 0
 
-    def test_of_100_equal_pairs_few_seem_to_differ(self):
+    def test_few_of_100_equal_pairs_are_significant(self):
         ps = [
             difference("mean", hits(0.7, 100, 5, 2 * i), hits(0.7, 100, 5, 2 * i + 1), 300).p
             for i in range(100)
         ]
         assert sum(p < 0.05 for p in ps) <= 10
 
-    def test_pairing_and_seeds_both_count(self):
+    def test_pairing_narrows_and_seed_spread_widens_interval(self):
         base = hits(0.5, seeds=1)
         better = base.copy()
         better[0, np.flatnonzero(base[0, :, 0] == 0)[:10], 0] = 1  # ten more right answers
@@ -126,18 +126,18 @@ class TestDifference:
             np.quantile(plain, [0.025, 0.975]).tolist(), abs=0.02
         )
 
-    def test_few_seeds_that_differ_much_are_not_trusted(self):
+    def test_few_seeds_correction_limits_false_positives(self):
         """Three seeds of equal methods with spread only between seeds: nearly Student's t."""
-        told = {True: 0, False: 0}
+        significant = {True: 0, False: 0}
         for i in range(150):
             shares = np.random.default_rng(i).normal(0.7, 0.05, 6)
             seeds = [hits(share, 800, 1, seed=10 * i + j) for j, share in enumerate(shares)]
             both = np.concatenate(seeds[:3]), np.concatenate(seeds[3:])
-            for few in told:
-                told[few] += difference("mean", *both, 200, seed=i, few_seeds=few).p < 0.05
-        assert told[True] <= 12 < told[False]  # of 150 trials; the target is 5 %
+            for few in significant:
+                significant[few] += difference("mean", *both, 200, seed=i, few_seeds=few).p < 0.05
+        assert significant[True] <= 12 < significant[False]  # of 150 trials; the target is 5 %
 
-    def test_a_gain_beside_a_gain(self):
+    def test_contrast_of_two_gains_has_wider_interval(self):
         """Computes (0.8 - 0.6) - (0.7 - 0.65) on the same examples."""
         terms = [(1, 0.8), (-1, 0.6), (-1, 0.7), (1, 0.65)]
         terms = [(sign, hits(share, 1000, seed=i)) for i, (sign, share) in enumerate(terms)]
@@ -159,7 +159,7 @@ def test_holm():
     assert holm([0.9, 0.8]) == [1.0, 1.0] and holm([]) == []
 
 
-def test_examples_belong_to_their_result(tmp_path):
+def test_examples_are_read_by_hash_of_their_result(tmp_path):
     kept, name = ResultFolder(tmp_path), "r/x.seed0.json"
     assert kept.examples(name, "a") is None
     parts = {"f1": summands(*CASES["span_f1"]), "accuracy": summands(*CASES["accuracy"])}
@@ -186,6 +186,6 @@ def test_intervals_of_scores_stay_in_their_range():
     assert score_interval("correlation", scores).low == -1.0
 
 
-def test_a_difference_has_a_negative():
+def test_negated_difference_swaps_bounds_and_seeds():
     found = Difference(0.1, -0.2, 0.3, 0.5, (3, 5))
     assert -found == Difference(-0.1, -0.3, 0.2, 0.5, (5, 3))

@@ -61,7 +61,7 @@ class Cells(HTMLParser):
             self.cells[-1][2] += data
 
 
-def test_markdown_of_the_suites_is_read_back():
+def test_markdown_tables_round_trip():
     table, note, points = blocks(TEXT)
     assert table.title == "The paper's (table 5)"
     assert table.columns == ("", "a, 7,696 (f1)", 'of <b> & "c"', "words")
@@ -74,7 +74,7 @@ def test_markdown_of_the_suites_is_read_back():
     assert f"{table.markdown()}\n{note}\n" == text
 
 
-def test_html_is_escaped_and_carries_the_numbers_to_sort_by():
+def test_html_is_escaped_and_contains_sort_numbers():
     table = blocks(TEXT)[0]
     page = table.html()
     assert "of &lt;b&gt; &amp; &quot;c&quot;" in page and "<b>" not in page
@@ -103,7 +103,7 @@ def test_cells_sort_by_their_first_number(text, value):
     assert number(text) == value
 
 
-def test_csv_has_means_deviations_and_numbers_of_runs_apart():
+def test_csv_separates_means_deviations_and_run_counts():
     rows = list(csv.reader(io.StringIO(blocks(TEXT)[0].csv())))
     a = "a, 7,696 (f1)"
     assert rows == [
@@ -113,14 +113,14 @@ def test_csv_has_means_deviations_and_numbers_of_runs_apart():
     ]
 
 
-def test_heads_of_csv_are_names_of_their_own():
+def test_csv_column_names_are_unique():
     table = Table(
         ("", "", "mini", "mini"), (("a", "b", "1 ± 2 (3)", "4"),), (False, False, True, True)
     )
     assert table.csv().splitlines()[0] == "row,of,mini,mini: deviation,mini: n,mini (4)"
 
 
-def test_latex_escapes_what_it_must(tmp_path):
+def test_latex_escapes_special_characters(tmp_path):
     text = blocks(TEXT)[0].latex()
     assert r"\textbf{42.4 $\pm$ 0.5 (3)}" in text and r"50 \% of\_it" in text
     assert r"\begin{tabular}{lrrl}" in text and r"\caption{The paper's (table 5)}" in text

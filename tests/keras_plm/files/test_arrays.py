@@ -39,7 +39,7 @@ def path(request, tmp_path):
     return tmp_path / request.param
 
 
-def test_all_formats_are_read_alike(path):
+def test_all_formats_and_float_types_read_as_float32(path):
     for kind in ("float16", "float32", "float64"):
         found = read_weights(write(path, {n: a.astype(kind) for n, a in ARRAYS.items()}))
         assert found.keys() == ARRAYS.keys()
@@ -56,7 +56,7 @@ def test_bfloat16_is_read(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["int32", "int64", "uint8", "bool"])
-def test_other_types_are_refused_with_the_name(path, kind):
+def test_error_names_weight_of_non_float_type(path, kind):
     write(path, {**ARRAYS, "odd": np.ones(3, kind)})
     with pytest.raises(ValueError, match=rf"{path.name}: 'odd' must be of .*type.*Received"):
         read_weights(path)
@@ -65,13 +65,13 @@ def test_other_types_are_refused_with_the_name(path, kind):
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e300])
-def test_what_is_not_finite_is_refused_with_the_name(path, value):
+def test_error_names_weight_that_is_not_finite(path, value):
     write(path, {**ARRAYS, "odd": np.array([1, value, 2])})
     with pytest.raises(ValueError, match=rf"{path.name}: weights must be finite.*'odd'"):
         read_weights(path)
 
 
-def test_a_sum_that_overflows_is_finite(path):
+def test_finite_weights_with_overflowing_sum_are_accepted(path):
     found = read_weights(write(path, {"a": np.full(9, 3e38, "float32")}))
     assert np.isfinite(found["a"]).all()
 
@@ -84,7 +84,7 @@ def test_a_cut_file_is_refused(path):
             read_weights(path)
 
 
-def test_what_is_no_regular_file_is_refused(path):
+def test_missing_files_and_devices_are_refused(path):
     with pytest.raises(ValueError, match="No file"):
         read_weights(path)
     path.symlink_to("/dev/zero")
@@ -92,7 +92,7 @@ def test_what_is_no_regular_file_is_refused(path):
         read_weights(path)
 
 
-def test_the_ending_tells_the_format(tmp_path):
+def test_unknown_file_suffix_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"must end in .safetensors.*Received: '.npz'"):
         read_weights(tmp_path / "w.npz")
 
@@ -127,7 +127,7 @@ def test_headers_that_do_not_fit_are_refused(tmp_path, header, message):
         read_weights(path)
 
 
-def test_numbers_of_all_types_are_read_as_they_are(tmp_path):
+def test_safetensors_numbers_preserve_their_dtype(tmp_path):
     arrays = {
         kind: np.arange(3).astype(kind)
         for kind in ("bool", "uint8", "int8", "uint32", "int64", "float64")
@@ -140,7 +140,7 @@ def test_numbers_of_all_types_are_read_as_they_are(tmp_path):
         np.testing.assert_array_equal(found[name], array)
 
 
-def test_torch_files_hold_tensors_by_name(tmp_path):
+def test_torch_files_must_contain_only_named_dense_tensors(tmp_path):
     torch = pytest.importorskip("torch")
     path, one = tmp_path / "w.bin", torch.ones(2)
     for value in ([one], {"a": {"b": one}}, {1: one}, {"a": 3}, one):
@@ -209,7 +209,7 @@ def cycle(file):
         ),
     ],
 )
-def test_hdf5_holds_its_arrays_itself(tmp_path, damage, message):
+def test_hdf5_links_and_invalid_arrays_are_refused(tmp_path, damage, message):
     path = write(tmp_path / "w.h5", ARRAYS)
     with h5py.File(path, "a") as file:
         damage(file)
@@ -249,7 +249,7 @@ def test_weights_that_keras_wrote_are_checked_and_read(tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", ["int32", "int64", "bool"])
-def test_whole_numbers_are_no_weights(tmp_path, kind):
+def test_integer_and_bool_weights_are_refused(tmp_path, kind):
     path = keras_weights(tmp_path / "w.weights.h5")
     with h5py.File(path, "r+") as file:
         kernel = file["layers/dense/vars/0"][...]

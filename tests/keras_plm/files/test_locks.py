@@ -35,7 +35,7 @@ def holder(tmp_path):
     process.communicate()
 
 
-def test_another_process_is_refused_and_told_who_writes(holder, tmp_path):
+def test_second_process_is_refused_with_id_of_the_writer(holder, tmp_path):
     with pytest.raises(ValueError, match=f"one writer at a time.*by process {holder.pid} on"):
         with one_writer(tmp_path / "out"):
             pass
@@ -50,20 +50,20 @@ def test_a_link_has_the_lock_of_its_target(holder, tmp_path):
             pass
 
 
-def test_a_lock_ends_with_its_process(holder, tmp_path):
+def test_lock_is_released_when_its_process_dies(holder, tmp_path):
     holder.kill()
     holder.wait()
     with one_writer(tmp_path / "out"):
         pass
 
 
-def test_who_waits_writes_next(holder, tmp_path):
+def test_waiting_writer_gets_lock_after_release(holder, tmp_path):
     threading.Timer(0.2, lambda: holder.communicate("\n")).start()
     with one_writer(tmp_path / "out", wait=True):
         assert holder.wait(10) == 0
 
 
-def test_a_thread_may_take_it_again_and_another_may_not(tmp_path):
+def test_lock_is_reentrant_in_one_thread_only(tmp_path):
     refused = []
 
     def other():
@@ -86,7 +86,7 @@ def test_a_thread_may_take_it_again_and_another_may_not(tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that fork")
-def test_none_is_lost_of_many_short_locks(tmp_path):
+def test_many_short_locks_lose_no_update(tmp_path):
     """Each release removes the lock file. Holders of two different files would lose a count."""
     code = """
 from pathlib import Path

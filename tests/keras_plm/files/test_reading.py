@@ -16,7 +16,7 @@ pytestmark = pytest.mark.backend_neutral
 
 
 class TestOpening:
-    def test_what_is_no_regular_file_is_named(self, tmp_path):
+    def test_irregular_files_are_refused(self, tmp_path):
         os.mkfifo(tmp_path / "pipe")
         (tmp_path / "loop").symlink_to("loop")
         (tmp_path / "gone").symlink_to("nowhere")
@@ -34,7 +34,7 @@ class TestOpening:
                 with pytest.raises(ValueError, match=reason):
                     read(path)
 
-    def test_what_expands_too_much_is_refused(self, tmp_path, monkeypatch):
+    def test_excessive_expansion_of_gzip_is_refused(self, tmp_path, monkeypatch):
         path = tmp_path / "a.gz"
         path.write_bytes(gzip.compress(b"a line of text\n" * 100_000))
         with open_bytes(path) as file:
@@ -43,7 +43,7 @@ class TestOpening:
         with open_bytes(path) as file, pytest.raises(ValueError, match="a.gz must not expand"):
             file.read()
 
-    def test_text_is_utf8_of_a_bounded_size(self, tmp_path):
+    def test_read_text_requires_utf8_and_limits_size(self, tmp_path):
         path = tmp_path / "a.txt"
         path.write_bytes("\ufeffGrün\n".encode())
         assert read_text(path) == "Grün\n"
@@ -68,13 +68,13 @@ class TestJSON:
             ("1e999", "1e999, which is too large"),
         ],
     )
-    def test_what_is_no_json_is_named(self, text, reason, tmp_path):
+    def test_invalid_json_is_refused(self, text, reason, tmp_path):
         path = tmp_path / "a.json"
         path.write_text(text)
         with pytest.raises(ValueError, match=f"a.json must be JSON. Received: .*{reason}"):
             read_json(path)
 
-    def test_pairs_of_surrogates_are_text(self):
+    def test_parse_json_accepts_surrogate_pairs_and_optional_nan(self):
         assert parse_json('"\\ud83d\\ude00"', "here") == "😀"
         assert parse_json("[NaN]", "here", nan=True) != [0]
 
@@ -98,18 +98,18 @@ class TestJSON:
             ([], {"a": str}, "it must hold an object. Received: a list of 0"),
         ],
     )
-    def test_other_shapes_are_named_where_they_are(self, value, shape, reason):
+    def test_wrong_json_shape_error_names_the_key(self, value, shape, reason):
         with pytest.raises(ValueError, match=f"^here: .*{reason}"):
             check_shape(value, shape, "here")
 
-    def test_what_has_the_shape_passes(self):
+    def test_json_of_the_expected_shape_is_accepted(self):
         shape = {"a": [float], "b?": (str, None), "c": {str: Whole(1)}, "d": object}
         check_shape({"a": [1, 2.5], "c": {"x": 1}, "d": [], "more": 1}, shape, "here")
         check_shape({"a": [], "b": None, "c": {}, "d": None}, shape, "here")
 
 
 class TestManifest:
-    def test_other_files_are_named(self, tmp_path):
+    def test_changed_and_missing_files_are_refused(self, tmp_path):
         (tmp_path / "a.bin").write_bytes(b"abc")
         described = manifest.describe_files(tmp_path, ["a.bin"])
         check_shape(described, manifest.SHAPE, "here")
@@ -126,7 +126,7 @@ class TestManifest:
             manifest.check_files(tmp_path, described)
 
     @pytest.mark.parametrize("name", ["../a.bin", "a/b", "/etc/passwd", "..", "", "a\\b"])
-    def test_names_lead_to_no_other_folder(self, name, tmp_path):
+    def test_file_names_with_other_folders_are_refused(self, name, tmp_path):
         with pytest.raises(ValueError, match="files must be in the folder itself"):
             manifest.check_files(tmp_path, {name: {"bytes": 3, "sha256": ""}})
 
@@ -134,7 +134,7 @@ class TestManifest:
 class TestNumPy:
     ARRAY = np.arange(12, dtype="float32").reshape(3, 4)
 
-    def test_arrays_are_those_that_were_saved(self, tmp_path):
+    def test_read_arrays_equal_saved_arrays(self, tmp_path):
         for array in (self.ARRAY, np.float16(2.5), np.zeros((0, 3), np.int64), self.ARRAY > 5):
             np.save(tmp_path / "a.npy", array)
             for memory_map in (False, True):

@@ -112,7 +112,7 @@ def test_texts_are_read_by_position():
 
 
 @pytest.mark.backend_neutral
-def test_a_table_is_no_list():
+def test_as_list_refuses_a_table():
     class Table:
         """Iterates over the names of its columns, like tables of pandas."""
 
@@ -160,7 +160,7 @@ def test_targets_and_arrays_are_read_by_position():
         batches(x, targets=[0.0, 1.0, float("nan")])
 
 
-def test_every_border_takes_columns(tmp_path):
+def test_public_functions_accept_columns(tmp_path):
     model, words = encoder(), [["a", "b"], ["c"]]
     column = Column(FIRST)
     for pool in ("mean", None):
@@ -187,7 +187,7 @@ def test_every_border_takes_columns(tmp_path):
     assert len(source.buckets) == 1
 
 
-def test_labels_of_numpy():
+def test_numpy_labels_become_python_values():
     rows = [Example(np.array(["a", "b"]), np.array(["O", "B-A"])), Example(["c"], Column(["O"]))]
     assert rows[0].label == ["O", "B-A"] and rows[1].label == ["O"]
     assert rows[0].text == ["a", "b"]
@@ -254,7 +254,7 @@ def test_missing_texts_and_labels_are_named(missing):
 
 
 @pytest.mark.full
-def test_lists_of_names_have_each_once(tmp_path):
+def test_lists_of_names_refuse_duplicates_and_strings(tmp_path):
     def heads(labels):
         yield lambda: Classifier(encoder(), labels)
         yield lambda: Tagger(encoder(), labels)
@@ -298,7 +298,7 @@ def test_labels_may_be_any_sequence():
 
 
 @pytest.mark.full
-def test_methods_say_what_to_pass():
+def test_methods_refuse_inputs_other_than_examples():
     given, labels = ["a", "b", "c"], ["no", "yes", "no"]
     for method in (FineTune(), FeatureBased()):
         for more in ([labels], []):
@@ -315,7 +315,7 @@ def test_methods_say_what_to_pass():
         split_groups(given, (0.5, 0.5))
 
 
-def test_functions_of_examples_say_what_to_pass():
+def test_functions_of_examples_refuse_raw_texts():
     for function in (label_names, score_range, lambda x: join_sentences(x, TOKENIZER, 8)):
         with pytest.raises(TypeError, match="must be a list of `Example`"):
             function(["a", "b"])
@@ -360,7 +360,7 @@ def test_predict_takes_the_options_of_keras(capsys):
     assert features[0].shape == features[1].shape and "4/4" in capsys.readouterr().out
 
 
-def test_fit_and_evaluate_take_no_texts_and_need_targets(monkeypatch):
+def test_fit_and_evaluate_refuse_texts_and_missing_targets(monkeypatch):
     model = classifier()
     model.compile("adam")
     rows, made = texts(4), model.batches(texts(4), batch_size=4)
@@ -395,7 +395,7 @@ def test_fit_and_evaluate_take_no_texts_and_need_targets(monkeypatch):
 
 
 @pytest.mark.full
-def test_what_may_be_a_pair_of_texts_is_read_as_words_only_where_words_are_asked_for():
+def test_ambiguous_text_pairs_are_words_only_for_taggers():
     model, tagger = classifier(), Tagger(encoder(), TAGS, tokenizer=TOKENIZER)
     rows = [["a", "b"], ["c", "d"]]
     table, pairs = np.array(rows), [tuple(row) for row in rows]
@@ -419,7 +419,7 @@ def test_what_may_be_a_pair_of_texts_is_read_as_words_only_where_words_are_asked
 
 
 @pytest.mark.full
-def test_a_label_that_no_output_has_is_found_by_its_example_or_its_line():
+def test_unknown_label_error_names_its_example_or_line():
     model, tagger = classifier(), Tagger(encoder(), TAGS, tokenizer=TOKENIZER)
     rows, tagged = texts(3), [Example(["a", "b"], ["O", "B-A"])]
     known = "This label does not occur in the training examples. Received: 'maybe', known: no, yes"
@@ -453,7 +453,7 @@ def test_a_label_that_no_output_has_is_found_by_its_example_or_its_line():
         finder.batches([answered, Example("a", [], **passage)])
 
 
-def test_words_and_tags_of_unequal_number_are_found_by_their_example():
+def test_unequal_word_and_tag_counts_name_the_example():
     with pytest.raises(ValueError, match=r"Every word needs one tag.*2 words and 1 tags, \['a',"):
         Example(["a", "b"], ["O"])
     tagger, right = Tagger(encoder(), TAGS, tokenizer=TOKENIZER), Example(["a"], ["O"])

@@ -74,7 +74,7 @@ def test_a_file_is_replaced_at_the_end_of_the_block(tmp_path):
         assert names(path.parent) == ["a.txt"]
 
 
-def test_links_and_modes_stay(tmp_path):
+def test_writing_preserves_links_modes_and_pipes(tmp_path):
     (tmp_path / "a").write_text("old")
     (tmp_path / "a").chmod(0o600)
     (tmp_path / "link").symlink_to(tmp_path / "a")
@@ -87,7 +87,7 @@ def test_links_and_modes_stay(tmp_path):
     assert reader.communicate()[0] == "new" and (tmp_path / "pipe").is_fifo()
 
 
-def test_two_writers_of_one_process_have_a_temporary_folder_each(tmp_path):
+def test_writers_of_one_process_use_separate_temporary_folders(tmp_path):
     with replacing_folder(tmp_path / "a", keep_existing=True) as first:
         (first / "x").write_text("whole")
         with replacing_folder(tmp_path / "a", keep_existing=True) as second:
@@ -96,7 +96,7 @@ def test_two_writers_of_one_process_have_a_temporary_folder_each(tmp_path):
     assert (tmp_path / "a" / "x").read_text() == "whole" and names(tmp_path) == ["a"]
 
 
-def test_the_suffix_is_one_that_a_writer_keeps(tmp_path):
+def test_temporary_file_has_the_given_suffix(tmp_path):
     with replacing(tmp_path / "a.npz", ".npz") as temporary:
         np.savez(temporary, a=[1, 2])
     assert np.load(tmp_path / "a.npz")["a"].tolist() == [1, 2]
@@ -142,7 +142,7 @@ def test_a_path_that_cannot_be_replaced_leaves_no_temporary_file(tmp_path):
     assert names(tmp_path) == ["a"]
 
 
-def test_json_is_indented_and_ends_the_line(tmp_path):
+def test_json_is_indented_ascii_with_a_final_newline(tmp_path):
     write_json(tmp_path / "a.json", {"é": [1, None]})
     text = (tmp_path / "a.json").read_bytes().decode("ascii")
     assert text == '{\n "\\u00e9": [\n  1,\n  null\n ]\n}\n'
@@ -155,7 +155,7 @@ def test_json_that_cannot_be_written_leaves_the_old_file(tmp_path):
     assert (tmp_path / "a.json").read_text() == "1\n" and names(tmp_path) == ["a.json"]
 
 
-def test_text_is_utf_8_in_any_locale_and_keeps_its_line_ends(tmp_path):
+def test_text_is_utf8_with_unchanged_line_ends_in_any_locale(tmp_path):
     path = tmp_path / "a.txt"
     process = run(
         "import locale",
@@ -211,7 +211,7 @@ def test_an_error_leaves_the_old_files(tmp_path, error):
     assert {path.read_text() for path in tmp_path.iterdir()} == {"old"}
 
 
-def test_a_folder_is_replaced_whole(tmp_path):
+def test_replacing_folder_removes_the_old_files(tmp_path):
     folder = tmp_path / "new" / "folder"
     for name in ("a", "b"):
         with replacing_folder(folder) as temporary:
@@ -230,7 +230,7 @@ def test_an_error_leaves_the_old_folder(tmp_path, error):
     assert (tmp_path / "folder" / "a").read_text() == "old"
 
 
-def test_a_folder_that_cannot_be_replaced_stays(tmp_path, monkeypatch):
+def test_failed_folder_replacement_restores_the_old_folder(tmp_path, monkeypatch):
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "a").write_text("old")
     replace = os.replace
@@ -248,7 +248,7 @@ def test_a_folder_that_cannot_be_replaced_stays(tmp_path, monkeypatch):
     assert (tmp_path / "folder" / "a").read_text() == "old"
 
 
-def test_a_folder_that_another_process_made_can_stay(tmp_path):
+def test_keep_existing_preserves_a_folder_of_another_process(tmp_path):
     for existing, found in ((False, "a"), (True, "b")):
         folder = tmp_path / str(existing)
         with replacing_folder(folder, keep_existing=True) as temporary:
@@ -367,7 +367,7 @@ def test_a_link_at_a_temporary_name_is_not_followed(tmp_path, monkeypatch):
     assert victim.read_text() == "mine" and names(tmp_path) == ["victim"]
 
 
-def test_a_users_own_folders_stay(tmp_path):
+def test_user_folders_with_similar_names_are_not_removed(tmp_path):
     own = ("a.tmp", "a.new", "a.old", "save.tmp", "in/save.tmp", "in/save.whole", "in/new")
     for name in own:
         (tmp_path / name).mkdir(parents=True)
@@ -416,7 +416,7 @@ LIMITED_WRITES = {
 
 
 @pytest.mark.parametrize("kind", LIMITED_WRITES)
-def test_a_file_that_may_not_be_larger_is_named(kind, tmp_path):
+def test_file_size_limit_error_names_the_path(kind, tmp_path):
     """The system reports the same kind of error as for a full disk."""
     path = tmp_path / "folder" / "a"
     write_text(path, "old")
@@ -431,7 +431,7 @@ def test_a_file_that_may_not_be_larger_is_named(kind, tmp_path):
     assert path.read_text() == "old" and names(path.parent) == ["a"]
 
 
-def test_only_errors_of_writing_are_explained(tmp_path):
+def test_only_disk_full_errors_are_explained(tmp_path):
     for error in (OSError(errno.ENOSPC, "x"), RuntimeError("... errno = 28, ..."), FULL):
         with pytest.raises(OSError, match=r"a could not be written.*Free some space.*No space"):
             with writing.explaining_no_room(tmp_path / "a"):
@@ -468,7 +468,7 @@ def marks(folder):
     return read_whole(folder, PARTS, lambda: {(folder / name).read_text() for name in PARTS})
 
 
-def test_a_kill_at_any_step_leaves_one_save(tmp_path):
+def test_kill_at_any_step_leaves_old_or_new_files(tmp_path):
     """After a kill at any step, all files are old or all are new."""
     seen = []
     for count in range(99):
@@ -490,7 +490,7 @@ def test_a_kill_at_any_step_leaves_one_save(tmp_path):
     assert seen.count("new") >= 4, "a kill between the moves is among them"
 
 
-def test_a_save_that_was_cut_off_is_refused_where_nothing_can_be_written(tmp_path, monkeypatch):
+def test_interrupted_save_in_read_only_folder_is_refused(tmp_path, monkeypatch):
     folder = tmp_path / "a"
     (folder / f"save.{'0' * 32}.whole").mkdir(parents=True)
 
@@ -521,7 +521,7 @@ def test_readers_never_see_two_saves(writers, tmp_path):
     assert marks(folder) <= {f"{mark}24" for mark in "abcd"} and names(folder) == sorted(PARTS)
 
 
-def test_errors_of_reading_are_those_of_whole_saves(tmp_path):
+def test_read_whole_rereads_files_that_change(tmp_path):
     """A file that changes during reading is reread, with or without an error."""
     write_text(tmp_path / "a", "old")
     for fails in (True, False):

@@ -93,7 +93,7 @@ def test_tagger_learns_predicts_and_reloads(options, tmp_path):
     assert keras.saving.load_model(tmp_path / "model.keras").predict(train) == predicted
 
 
-def test_tagger_loses_no_word_of_a_long_sentence():
+def test_tagger_tags_every_word_of_long_sentences():
     model = Tagger(encoder(), TAGS, tokenizer=TOKENIZER)
     words = [*"abcdefgh" * 5, "axxxxxxxxxxxxxxxxxx"]
     assert [len(tags) for tags in model.predict([words, ["a"]])] == [41, 1]
@@ -102,7 +102,7 @@ def test_tagger_loses_no_word_of_a_long_sentence():
 
 
 @pytest.mark.compiles
-def test_a_tagger_reads_each_words_first_token():
+def test_tagger_uses_first_token_of_each_word():
     model = Tagger(encoder(), TAGS, tokenizer=TOKENIZER)
     inputs, *_ = model.batches([Example(["ax", "bxx", "c"])], batch_size=1)[0]
     logits = to_numpy(model(inputs))[0, :3]
@@ -112,7 +112,7 @@ def test_a_tagger_reads_each_words_first_token():
 
 
 @pytest.mark.full
-def test_users_callbacks_class_weight_and_early_stopping(tmp_path):
+def test_fit_accepts_callbacks_and_class_weight(tmp_path):
     model = classifier()
     model.compile("adam")
     train, dev = texts(), texts(32, seed=1)
@@ -156,7 +156,7 @@ def test_labelled_validation_data_is_evaluated():
 
 
 @pytest.mark.full
-def test_own_loss_and_metrics_are_kept():
+def test_compile_uses_given_loss_and_metrics():
     model = classifier()
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile("sgd", loss=loss, metrics=["accuracy"])
@@ -164,7 +164,7 @@ def test_own_loss_and_metrics_are_kept():
     assert "accuracy" in model.fit(model.batches(texts(16)), verbose=0).history
 
 
-def test_pairs_are_read_together():
+def test_predictions_depend_on_the_pair():
     model = classifier()
     one = model.predict(["a b"], pairs=["c d"], probabilities=True)
     other = model.predict(["a b"], pairs=["h h h"], probabilities=True)
@@ -191,7 +191,7 @@ def one_by_one(x, y, kernel):
 
 
 @pytest.mark.compiles
-def test_bi_attention_is_that_of_seo_et_al(tmp_path):
+def test_bi_attention_equals_formulas_of_seo_et_al(tmp_path):
     rng = np.random.default_rng(3)
     lengths = ((5, 3), (2, 7))
     first, second = (rng.normal(size=(2, n, 3)).astype("float32") for n in (5, 7))
@@ -224,7 +224,7 @@ def test_bi_attention_is_that_of_seo_et_al(tmp_path):
     [{}, {"layers": LayerChoice(0, -1, "mix"), "pool": "mean"}, {"frozen": True}],
     ids=str,
 )
-def test_pairs_are_read_apart_learned_and_reloaded(options, tmp_path):
+def test_separately_encoded_pairs_train_predict_and_reload(options, tmp_path):
     model = Classifier(word_encoder(), LABELS, tokenizer=WORDS, pairs=True, dropout=0.0, **options)
     train = text_pairs()
     source = model.batches(train, batch_size=16)
@@ -245,7 +245,7 @@ def test_pairs_are_read_apart_learned_and_reloaded(options, tmp_path):
 
 
 @pytest.mark.compiles
-def test_an_encoder_reads_each_text_of_a_pair_alone():
+def test_encoder_encodes_texts_of_a_pair_separately():
     """This includes BERT, which could read both in one row, as in Peters et al. 2019."""
     model = Classifier(encoder(), LABELS, tokenizer=TOKENIZER, pairs=True)
     inputs, *_ = model.batches([Example("a bx", pair="c d e")], batch_size=1)[0]
@@ -272,7 +272,7 @@ def test_elmo_reads_pairs():
 
 
 @pytest.mark.backend_neutral
-def test_pairs_where_none_are_read_are_explained():
+def test_unsupported_pairs_are_refused():
     options = {"tokenizer": WORDS}
     with pytest.raises(ValueError, match="`Words` cannot put two texts in one row.*`pairs=True`"):
         Classifier(word_encoder(), LABELS, **options).predict(["a"], pairs=["b"])
@@ -285,7 +285,7 @@ def test_pairs_where_none_are_read_are_explained():
 
 
 @pytest.mark.compiles
-def test_a_frozen_encoder_neither_learns_nor_drops():
+def test_frozen_encoder_has_no_updates_and_no_dropout():
     inner = encoder(dropout=0.5)
     model = Classifier(inner, LABELS, tokenizer=TOKENIZER, frozen=True, dropout=0.0)
     before = [to_numpy(w).copy() for w in inner.weights]
@@ -299,7 +299,7 @@ def test_a_frozen_encoder_neither_learns_nor_drops():
     assert isinstance(model.get_layer("frozen"), Frozen)
 
 
-def test_predict_of_arrays_is_keras_own():
+def test_predict_accepts_arrays_and_empty_lists():
     model = classifier()
     packed = TOKENIZER.pack(["a b", "c"])
     assert model.predict(packed, verbose=0).shape == (2, 2)
@@ -330,7 +330,7 @@ def test_bilstm_passes_the_checks_and_ignores_padding(tmp_path):
     ],
     ids=["iob", "iobes", "bilou", "without types"],
 )
-def test_streaming_span_f1_counts_as_conlleval(tags, weighted):
+def test_streaming_span_f1_equals_span_f1(tags, weighted):
     rng = np.random.default_rng(0)
     metric = SpanF1(tags)
     gold, guess = [], []
@@ -395,7 +395,7 @@ def test_long_word_lists_are_classified_once():
 
 @pytest.mark.compiles
 @pytest.mark.parametrize("head", [Classifier, Tagger])
-def test_dropout_works_under_a_reader_too(head):
+def test_dropout_is_active_with_a_reader(head):
     examples, labels = (texts(4), LABELS) if head is Classifier else (sentences(4), TAGS)
     model = head(encoder(), labels, tokenizer=TOKENIZER, reader=BiLSTM(4), dropout=0.5, frozen=True)
     x = model.batches(examples, training=False)[0][0]
@@ -405,7 +405,7 @@ def test_dropout_works_under_a_reader_too(head):
 
 
 @pytest.mark.backend_neutral
-def test_a_frozen_encoder_is_not_fine_tuned_unnoticed():
+def test_fine_tuning_a_frozen_encoder_is_refused():
     model = encoder()
     Classifier(model, ["a", "b"], frozen=True)
     with pytest.raises(ValueError, match="encoder.trainable = True"):
@@ -413,7 +413,7 @@ def test_a_frozen_encoder_is_not_fine_tuned_unnoticed():
 
 
 @pytest.mark.backend_neutral
-def test_options_that_predict_cannot_follow_are_refused():
+def test_predict_refuses_unsupported_options():
     model = Classifier(encoder(), ["a", "b"], tokenizer=TOKENIZER)
     arrays = TOKENIZER.pack(["a b"])
     with pytest.raises(ValueError, match="`pairs`, `choices` and `probabilities` are for texts"):
@@ -425,7 +425,7 @@ def test_options_that_predict_cannot_follow_are_refused():
     assert model.predict([], probabilities=True).shape == (0, 2)
 
 
-def test_float16_scales_its_loss():
+def test_float16_head_uses_loss_scaling():
     model = Classifier(encoder(dtype="mixed_float16"), ["a", "b"])
     model.compile("adam")
     assert isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
@@ -433,7 +433,7 @@ def test_float16_scales_its_loss():
 
 @pytest.mark.full
 @pytest.mark.backend_neutral
-def test_a_saved_head_is_known_to_keras_plm_alone(tmp_path):
+def test_saved_head_loads_after_importing_keras_plm_only(tmp_path):
     model = classifier(units=2, words=word_encoder())
     model.compile(BertAdamW(1e-3))
     model.save(tmp_path / "model.keras")
@@ -447,7 +447,7 @@ def test_a_saved_head_is_known_to_keras_plm_alone(tmp_path):
 class TestUnseenLabels:
     """Labels that training lacks count as errors in `evaluate` and are excluded from the loss."""
 
-    def test_of_texts(self):
+    def test_evaluate_counts_unseen_labels_of_texts_as_errors(self):
         model = classifier()
         model.compile("sgd")
         known = texts(6)
@@ -463,7 +463,7 @@ class TestUnseenLabels:
             model.batches(unseen)
 
     @pytest.mark.parametrize("head", [Tagger, CRFTagger])
-    def test_of_words(self, head):
+    def test_evaluate_counts_unseen_tags_of_words_as_errors(self, head):
         model = head(encoder(), TAGS, tokenizer=TOKENIZER)
         model.compile("sgd")
         rows = [Example(["a", "b", "c", "d"], ["B-NEW", "O", "I-NEW", "I-NEW"])]
@@ -478,7 +478,7 @@ class TestUnseenLabels:
         with pytest.raises(ValueError, match="'B-NEW', known: O, B-A, I-A"):
             model.batches(rows)
 
-    def test_of_choices(self):
+    def test_evaluate_counts_unseen_choices_as_errors(self):
         model = MultipleChoice(encoder(), range(2), tokenizer=TOKENIZER)
         model.compile("sgd")
         rows = [Example("a", i, choices=["b", "c d"]) for i in (0, 1, 2)]
@@ -491,7 +491,7 @@ class TestUnseenLabels:
     @pytest.mark.backend_neutral
     @pytest.mark.parametrize("method", [FineTune, FeatureBased])
     @pytest.mark.parametrize("head", [Classifier, Tagger])
-    def test_of_the_examples_that_choose(self, method, head):
+    def test_dev_set_may_contain_unseen_labels(self, method, head):
         train, dev = (texts(8), texts(4, 1)) if head is Classifier else (sentences(8), sentences(4))
         new = "new" if head is Classifier else ["B-NEW"] * len(dev[0].text)
         dev = [*dev, dataclasses.replace(dev[0], label=new)]
@@ -509,7 +509,7 @@ class TestUnseenLabels:
 
 @pytest.mark.full
 @pytest.mark.backend_neutral
-def test_a_tagger_names_tags_of_several_schemes():
+def test_tagger_refuses_mixed_tag_schemes():
     with pytest.raises(ValueError, match="one scheme.*Received: 'L-A'"):
         Tagger(encoder(), ["O", "B-A", "E-A", "S-A", "L-A"])
     rows = [*sentences(2), Example(["a", "b"], ["B-A", "PER"])]

@@ -40,7 +40,7 @@ def read_rows(part, rows):
 
 
 @pytest.mark.compiles
-def test_bcn_is_that_of_mccann_et_al(tmp_path):
+def test_bcn_equals_formulas_of_mccann_et_al(tmp_path):
     x, mask = padded()
     layer = BCN(3)
     check_layer(layer, {"inputs": x, "padding_mask": mask}, tmp_path)
@@ -63,7 +63,7 @@ def test_bcn_is_that_of_mccann_et_al(tmp_path):
 
 
 @pytest.mark.full
-def test_four_pools_and_two_maxouts(tmp_path):
+def test_four_pools_equal_their_formula(tmp_path):
     x, mask = padded()
     layer = FourPools()
     check_layer(layer, {"inputs": x, "padding_mask": mask}, tmp_path)
@@ -83,7 +83,7 @@ def test_four_pools_and_two_maxouts(tmp_path):
 
 
 @pytest.mark.full
-def test_a_bilstm_tagger_scores_rows_of_tags(tmp_path):
+def test_bilstm_tagger_loss_equals_enumeration_of_paths(tmp_path):
     x, mask = padded()
     layer = BiLSTMTagger(3, units=2, num_layers=1)
     check_layer(layer, {"inputs": x, "padding_mask": mask}, tmp_path)
@@ -110,7 +110,7 @@ def test_a_bilstm_tagger_scores_rows_of_tags(tmp_path):
 
 
 @pytest.mark.full
-def test_features_are_read_by_a_bcn(tmp_path):
+def test_bcn_trains_on_features_and_reloads(tmp_path):
     options = {**FAST, "epochs": 6, "learning_rate": 3e-3, "units": 4, "placement": "both"}
     method = FeatureBased(**options, layers="mix", reader="bcn")
     fitted = method.fit(encoder(num_layers=1), Classifier, TOKENIZER, texts(32))
@@ -122,7 +122,7 @@ def test_features_are_read_by_a_bcn(tmp_path):
 
 
 @pytest.mark.backend_neutral
-def test_an_encoder_is_fine_tuned_under_a_bcn():
+def test_bcn_fine_tunes_classifiers_and_refuses_taggers():
     fitted = FineTune(**{**FAST, "epochs": 1}, reader="bcn", units=4).fit(
         encoder(num_layers=1), Classifier, TOKENIZER, texts(16)
     )
@@ -132,7 +132,7 @@ def test_an_encoder_is_fine_tuned_under_a_bcn():
             method(**FAST, reader="bcn").fit(encoder(), Tagger, TOKENIZER, sentences(8))
 
 
-def test_readers_of_ones_own_are_pooled_to_their_maximum():
+def test_own_readers_use_max_pooling():
     class Own(keras.layers.Layer):
         def call(self, inputs, padding_mask=None):
             return inputs
@@ -142,15 +142,15 @@ def test_readers_of_ones_own_are_pooled_to_their_maximum():
     assert BiLSTM(2).pooling().pool == "max"
 
 
-def put_behind(rows, behind):
+def append(rows, features):
     """Appends the vectors of an array to those of rows of unequal lengths."""
-    pairs = zip(rows, behind, strict=True)
+    pairs = zip(rows, features, strict=True)
     return [np.concatenate([row, more[: len(row)]], axis=1) for row, more in pairs]
 
 
 @pytest.mark.compiles
 @pytest.mark.parametrize("width", [ALONE, 3], ids=["alone", "features after"])
-def test_esim_is_that_of_chen_et_al(width, tmp_path):
+def test_esim_equals_formulas_of_chen_et_al(width, tmp_path):
     first, first_mask = padded((2, 5, 4), (3, 5))
     second, second_mask = padded((2, 7, 4), (7, 2), seed=1)
     more = [padded((2, length, width), (1, 1), seed)[0] for length, seed in ((5, 2), (7, 3))]
@@ -159,7 +159,7 @@ def test_esim_is_that_of_chen_et_al(width, tmp_path):
         "first": first, "second": second, "first_mask": first_mask, "second_mask": second_mask,
     }  # fmt: skip
     if width:
-        inputs |= {"first_behind": more[0], "second_behind": more[1]}
+        inputs |= {"first_after": more[0], "second_after": more[1]}
     model = check_layer(layer, inputs, tmp_path)
     output = model.predict_on_batch(inputs)
     weights = [[to_numpy(w) for w in part.weights] for part in (layer.comparison, layer.hidden)]
@@ -176,7 +176,7 @@ def test_esim_is_that_of_chen_et_al(width, tmp_path):
     lengths = ((3, 7), (5, 2))
     a = read_rows(layer.encoder, [first[row, :t] for row, (t, _) in enumerate(lengths)])
     b = read_rows(layer.encoder, [second[row, :s] for row, (_, s) in enumerate(lengths)])
-    a, b = put_behind(a, more[0]), put_behind(b, more[1])
+    a, b = append(a, more[0]), append(b, more[1])
     made = [read_rows(layer.composition, [compared(*both) for both in zip(*texts, strict=True)])
             for texts in ((a, b), (b, a))]  # fmt: skip
     for row in range(2):
@@ -197,7 +197,7 @@ def trilinear(kernel, x, y):
 @pytest.mark.quick_cases("alone")
 @pytest.mark.compiles
 @pytest.mark.parametrize("width", [ALONE, 5], ids=["alone", "features after"])
-def test_bidaf_is_that_of_clark_and_gardner(width, tmp_path):
+def test_bidaf_equals_formulas_of_clark_and_gardner(width, tmp_path):
     passage, passage_mask = padded((2, 6, 4), (4, 6))
     question, question_mask = padded((2, 3, 4), (3, 2), seed=1)
     more = [padded((2, length, width), (1, 1), seed)[0] for length, seed in ((6, 2), (3, 3))]
@@ -207,7 +207,7 @@ def test_bidaf_is_that_of_clark_and_gardner(width, tmp_path):
         "passage_mask": passage_mask, "question_mask": question_mask,
     }  # fmt: skip
     if width:
-        inputs |= {"passage_behind": more[0], "question_behind": more[1]}
+        inputs |= {"passage_after": more[0], "question_after": more[1]}
     model = check_layer(layer, inputs, tmp_path)
     output = model.predict_on_batch(inputs)
 
@@ -218,7 +218,7 @@ def test_bidaf_is_that_of_clark_and_gardner(width, tmp_path):
     lengths = ((4, 3), (6, 2))
     p = read_rows(layer.encoder, [passage[row, :t] for row, (t, _) in enumerate(lengths)])
     q = read_rows(layer.encoder, [question[row, :s] for row, (_, s) in enumerate(lengths)])
-    p, q = put_behind(p, more[0]), put_behind(q, more[1])
+    p, q = append(p, more[0]), append(q, more[1])
     x = []
     for of_p, of_q in zip(p, q, strict=True):
         scores = trilinear(to_numpy(layer.bi_attention.score_kernel), of_p, of_q)
@@ -255,7 +255,7 @@ def test_bidaf_is_that_of_clark_and_gardner(width, tmp_path):
 
 @pytest.mark.compiles
 @pytest.mark.parametrize("reader", [ESIM, BiDAF])
-def test_what_is_dropped_is_the_same_at_all_words(reader):
+def test_dropout_mask_is_the_same_for_all_words(reader):
     layer = reader(3, dropout=0.5)
     drop = layer.drop_words if reader is ESIM else layer.drop
     found = to_numpy(drop(np.ones((2, 5, 8), "float32"), training=True))

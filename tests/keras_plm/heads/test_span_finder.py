@@ -43,7 +43,7 @@ def scores(model, examples, version=1):
     ],
     ids=str,
 )
-def test_it_learns_predicts_and_reloads(options, tmp_path):
+def test_span_finder_learns_predicts_and_reloads(options, tmp_path):
     model, train = finder(**options), made_up(40 if "stride" in options else 96)
     model.compile(BertAdamW(5e-3))
     source = model.batches(train, batch_size=16, buckets=1)
@@ -64,7 +64,7 @@ def test_it_learns_predicts_and_reloads(options, tmp_path):
 
 
 @pytest.mark.full
-def test_questions_without_answer(tmp_path):
+def test_null_threshold_decides_unanswered_questions(tmp_path):
     train = made_up(unanswered=True)
     labels = SpanFinder.labels_of(train)
     assert labels == WITHOUT and SpanFinder.labels_of(made_up()) == WITHOUT[:2]
@@ -93,7 +93,7 @@ def test_questions_without_answer(tmp_path):
 @pytest.mark.full
 @pytest.mark.backend_neutral
 @pytest.mark.parametrize("kind", [FineTune, FeatureBased])
-def test_a_method_chooses_the_threshold(kind):
+def test_fit_chooses_the_threshold_on_the_dev_set(kind):
     method = kind(**FAST)
     train, dev = made_up(48, unanswered=True), made_up(24, seed=1, unanswered=True)
     model = method.fit(encoder(), SpanFinder, PIECES, train, dev)
@@ -107,7 +107,7 @@ def test_a_method_chooses_the_threshold(kind):
     assert method.fit(encoder(), SpanFinder, PIECES, answered, answered).null_threshold == 0
 
 
-def test_a_threshold_leaves_room():
+def test_threshold_is_zero_or_the_middle_of_the_gap():
     """The threshold is 0 if that scores as well, otherwise the middle of the gap."""
 
     def chosen(*rows):
@@ -129,7 +129,7 @@ def test_a_threshold_leaves_room():
 
 
 @pytest.mark.compiles
-def test_the_n_best_are_those_of_loops():
+def test_n_best_spans_equal_loops():
     model = finder(WITHOUT, n_best=7, max_answer_length=4, max_length=15, stride=3)
     examples = asked(np.random.default_rng(1), 5)
     source = model.batches(examples, training=False, batch_size=1, buckets=1)
@@ -181,7 +181,7 @@ def test_only_the_passage_and_the_null_position_can_be_chosen():
 
 
 @pytest.mark.compiles
-def test_the_loss_is_the_mean_of_both_ends():
+def test_loss_is_the_mean_over_starts_and_ends():
     model, examples = finder(), made_up(5)
     model.compile("sgd")
     source = model.batches(examples, training=False, batch_size=5)
@@ -201,7 +201,7 @@ FAST = {"learning_rate": 5e-3, "epochs": 10, "batch_size": 16, "dropout": 0.0}
 
 
 @pytest.mark.full
-def test_fine_tuning(tmp_path):
+def test_fine_tuned_span_finder_scores_and_reloads(tmp_path):
     train, dev = made_up(unanswered=True), made_up(32, seed=1, unanswered=True)
     model = FineTune(**FAST).fit(encoder(), SpanFinder, PIECES, train, dev)
     assert model.labels == WITHOUT and model.training_log["dev_score"] > 0.6
@@ -224,7 +224,7 @@ def test_fine_tuning_in_bfloat16():
 @pytest.mark.full
 @pytest.mark.backend_neutral
 @pytest.mark.parametrize("reader", ["linear", "bilstm"])
-def test_features(reader, tmp_path):
+def test_feature_based_span_finder_scores_and_reloads(reader, tmp_path):
     train, dev = made_up(length=29), made_up(24, seed=1, length=29)  # two windows each
     method = FeatureBased(**FAST, reader=reader, layers="elmo_mix")
     model = method.fit(encoder(), SpanFinder, PIECES, train, dev, store=tmp_path / "store")
@@ -239,7 +239,7 @@ def test_features(reader, tmp_path):
 
 
 @pytest.mark.backend_neutral
-def test_layers_are_compared(tmp_path):
+def test_compare_layers_accepts_span_finder(tmp_path):
     table = compare_layers(
         encoder(),
         PIECES,
@@ -255,7 +255,7 @@ def test_layers_are_compared(tmp_path):
 
 @pytest.mark.full
 @pytest.mark.backend_neutral
-def test_gpt_reads_the_question_first(tmp_path):
+def test_gpt_uses_classify_token_as_null_position(tmp_path):
     train = made_up(48, unanswered=True)
     method = FineTune(**{**FAST, "epochs": 4}, language_model_weight=0.5)
     model = method.fit(gpt(), SpanFinder, PAIRS, train)
@@ -273,7 +273,7 @@ def test_gpt_reads_the_question_first(tmp_path):
 
 @pytest.mark.full
 @pytest.mark.backend_neutral
-def test_the_harness_runs_it(tmp_path, capsys):
+def test_command_runs_the_squad_task(tmp_path, capsys):
     passage = "c a d b e"
     (tmp_path / "squad").mkdir()
     for name in ("train-v1.1", "dev-v1.1"):
@@ -301,7 +301,7 @@ def _articles(text, count):
     return json.dumps(data)
 
 
-def test_scores_are_squads():
+def test_default_metric_follows_the_squad_version():
     metric = default_metric(SpanFinder, WITHOUT)
     assert metric([[], ["a"]], ["", "b"]) == 0.5
     assert default_metric(SpanFinder, WITHOUT[:2])([["the"]], ["a"]) == 0.0  # version 1's rule
@@ -324,11 +324,11 @@ class TestBadInput:
             ),
         ],
     )
-    def test_of_the_head(self, options, match):
+    def test_bad_head_options_are_refused(self, options, match):
         with pytest.raises(ValueError, match=match):
             finder(**options)
 
-    def test_of_examples(self):
+    def test_bad_examples_are_refused(self):
         model = finder()
         with pytest.raises(ValueError, match=r"need a head that knows them: labels=.*'no answer'"):
             model.batches(made_up(4, unanswered=True))
@@ -342,7 +342,7 @@ class TestBadInput:
             model.batches(made_up(4), max_length=99)
         assert model.predict([]) == []
 
-    def test_of_thresholds(self):
+    def test_threshold_requires_the_no_answer_label(self):
         model = finder()
         with pytest.raises(ValueError, match="A threshold needs a head with 'no answer'"):
             model.choose_threshold(made_up(4))
@@ -351,7 +351,7 @@ class TestBadInput:
         with pytest.raises(ValueError, match="from a head with 'no answer' among its labels"):
             no_answer_odds(found)
 
-    def test_of_methods(self):
+    def test_pooling_and_unsuitable_words_are_refused(self):
         with pytest.raises(ValueError, match="are not pooled"):
             FineTune(**FAST, pool="mean").fit(encoder(), SpanFinder, PIECES, made_up(4))
         with pytest.raises(
@@ -362,7 +362,7 @@ class TestBadInput:
                 encoder(), SpanFinder, PIECES, made_up(4), words=encoder()
             )
 
-    def test_of_encoders_without_pairs(self):
+    def test_tokenizers_without_pairs_are_refused(self):
         with pytest.raises(
             ValueError, match="must pack question and passage into one row.*Received: Characters"
         ):

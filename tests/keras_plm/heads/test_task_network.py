@@ -52,7 +52,7 @@ def one_layer_knows(folder, count=256):
 
 @pytest.mark.full
 @pytest.mark.parametrize("penalty", [under_torch(1.0), 0.001, under_torch(0.0)])
-def test_the_penalty_decides_how_far_a_mix_leaves_the_plain_mean(penalty, tmp_path):
+def test_penalty_controls_distance_of_mix_from_mean(penalty, tmp_path):
     """Peters et al. 2018, section 5.1: λ = 1 gives nearly the mean, λ = 0.001 different weights."""
     store, examples = one_layer_knows(tmp_path / "store")
     method = FeatureBased(layers="mix", penalty=penalty, epochs=12, learning_rate=0.1)
@@ -73,7 +73,7 @@ def test_without_a_mix_there_are_no_mixing_weights(tmp_path):
 
 
 @pytest.mark.backend_neutral
-def test_names_of_choices():
+def test_layer_choice_accepts_names_and_numbers():
     assert layer_choice("mix") == layer_choice("elmo_mix") == MIX
     assert layer_choice("top") == layer_choice("last")
     assert layer_choice(3) == layer_choice(np.int64(3)) == layer_choice("layer_3")
@@ -99,7 +99,7 @@ def width_read(task_network):
         ("both", None, (7, 6 + 7)),
     ],
 )
-def test_a_placement_says_what_is_read_where(place, words, widths):
+def test_placement_sets_reader_and_output_widths(place, words, widths):
     placement = Placement(place, penalty=0.1, feature_dropout=0.5)
     reader = BiLSTM(3, num_layers=1, name="reader")
     task_network = Tagger.build_task_network((4, 7), 2, MIX, reader, 0.0, placement, words)
@@ -114,7 +114,7 @@ def test_a_placement_says_what_is_read_where(place, words, widths):
 
 
 @pytest.mark.compiles
-def test_features_stand_behind_the_readers_outputs_and_not_before():
+def test_output_placement_appends_features_to_reader_outputs():
     """With a reader that ignores word vectors, the logits are a plain sum over the features."""
     reader = BiLSTM(3, num_layers=1, name="reader")
     task_network = Tagger.build_task_network((2, 7), 3, MIX, reader, 0.0, Placement("output"), 5)
@@ -141,7 +141,7 @@ def test_features_stand_behind_the_readers_outputs_and_not_before():
 
 
 @pytest.mark.compiles
-def test_both_places_have_a_mix_of_their_own():
+def test_both_placements_have_separate_mixes():
     reader = BiLSTM(3, num_layers=1)
     task_network = Tagger.build_task_network((2, 7), 3, MIX, reader, 0.0, Placement("both"))
     x = {
@@ -160,7 +160,7 @@ def test_both_places_have_a_mix_of_their_own():
     assert np.abs(to_numpy(task_network(x)) - before).max() > 1e-3
 
 
-def test_feature_dropout_drops_features_and_leaves_words():
+def test_feature_dropout_leaves_reader_outputs_unchanged():
     placement = Placement("output", feature_dropout=0.5)
     reader = BiLSTM(3, num_layers=1)
     task_network = Tagger.build_task_network((1, 7), 2, None, reader, 0.0, placement, 5)
@@ -185,15 +185,15 @@ def test_mix_norm_and_penalty_reach_the_mix():
     assert again.get_config() == mix.get_config()
 
 
-class TestWordsBesideAnEncoder:
-    def test_strings_give_the_encoders_words_as_written(self):
+class TestWordsOfAnEncoder:
+    def test_words_of_strings_preserve_their_spelling(self):
         found = words_of(["A bxx, (c)", "", "d"], TOKENIZER)
         assert found == [["A", "bxx", ",", "(", "c", ")"], [], ["d"]]
         pairs = [Example("a b", "yes", pair="c d"), Example("e", "no", pair="f")]
         assert words_of(pairs, TOKENIZER) == [["a", "b", "c", "d"], ["e", "f"]]
         assert words_of([["a b", "(c)"], ["d"]], TOKENIZER) == [["a b", "(c)"], ["d"]]
 
-    def test_words_that_are_cut_are_cut_in_both_and_the_last_is_whole(self):
+    def test_truncated_rows_end_with_a_whole_word(self):
         # [CLS] a b ax [SEP] of "ax" + "xxx": five positions.
         assert words_of(["a b axxxx c"], TOKENIZER, max_length=6) == [["a", "b", "axxxx"]]
         pairs = [Example("a b axxxx", "yes", pair="c d e f")]
@@ -203,7 +203,7 @@ class TestWordsBesideAnEncoder:
             and "axxxx" in packed.row_words.strings()
         )
 
-    def test_ids_stand_beside_the_words_in_windows_too(self):
+    def test_vector_ids_match_word_positions_in_windows(self):
         tokenizer = Words(["[PAD]", "[UNK]", "[EOS]", *"abcd"])
         words = [*"abcd" * 5, "zz"]
         rows = [Example(words, ["O"] * 21), Example(["d"], ["O"])]
@@ -218,7 +218,7 @@ class TestWordsBesideAnEncoder:
         assert found.pop(3) == [6]
         assert sum((found[row] for row in range(3)), []) == [3, 4, 5, 6] * 5 + [1]
 
-    def test_a_text_behind_a_text_of_one_word_loses_nothing(self):
+    def test_words_after_a_one_word_text_are_complete(self):
         tokenizer = Words(["[PAD]", "[UNK]", "[EOS]", *"ab"])
         rows = [["a"], ["b"], ["a", "b"], [], ["b"], ["a"]]
         packed = PackedExamples(rows, tokenizer)
@@ -226,7 +226,7 @@ class TestWordsBesideAnEncoder:
         assert packed.row_words.strings() == [word for row in rows for word in row]
 
     @pytest.mark.backend_neutral
-    def test_stores_of_other_words_are_refused(self, tmp_path):
+    def test_word_stores_of_other_examples_are_refused(self, tmp_path):
         rows = texts(8)
         model = encoder()
         method = FeatureBased(reader="bilstm", units=3, **FAST)
@@ -236,7 +236,7 @@ class TestWordsBesideAnEncoder:
             method.fit_reader(Classifier, [store], rows, labels=LABELS, words=[others])
 
     @pytest.mark.backend_neutral
-    def test_ids_need_words(self):
+    def test_word_tokenizer_requires_words(self):
         with pytest.raises(ValueError, match="`word_tokenizer` needs words"):
             batches([["a"]], TOKENIZER, words=False, word_tokenizer=word_vectors().tokenizer())
 
@@ -249,7 +249,7 @@ class TestWordsBesideAnEncoder:
         (Tagger, sentences, "both"),
     ],
 )
-def test_a_placed_reader_predicts_as_on_the_store_and_reloads(head, examples, place, tmp_path):
+def test_placed_reader_predictions_equal_store_and_reload(head, examples, place, tmp_path):
     model, words = encoder(), word_vectors()
     train, dev = examples(48), examples(24, seed=1)
     long = ["a", *"bcdefgh" * 4]  # windows for a tagger, truncated for a classifier
@@ -297,7 +297,7 @@ def test_a_placed_reader_predicts_as_on_the_store_and_reloads(head, examples, pl
 
 
 @pytest.mark.backend_neutral
-def test_the_words_stay_as_they_are_under_a_head_that_learns():
+def test_training_a_head_leaves_word_vectors_unchanged():
     words = word_vectors()
     before = words.vectors.copy()
     model = Tagger(encoder(), TAGS, TOKENIZER, reader=BiLSTM(2, num_layers=1), words=words)
@@ -311,7 +311,7 @@ def test_the_words_stay_as_they_are_under_a_head_that_learns():
 
 
 @pytest.mark.backend_neutral
-def test_layers_are_compared_beside_words():
+def test_compare_layers_accepts_word_vectors():
     parts = {"train": sentences(40), "dev": sentences(9, 1), "test": sentences(9, 2)}
     rows = compare_layers(
         encoder(), TOKENIZER, parts, Tagger, words=word_vectors(), choices=["top", 1],

@@ -79,7 +79,7 @@ READ = {
     ],
     ids=["bert", "elmo", "vectors"],
 )
-def test_esim_predicts_as_on_the_store_and_reloads(kind, head, options, tmp_path):
+def test_esim_predictions_equal_store_and_reload(kind, head, options, tmp_path):
     make, tokenizer = READ[kind]
     model, words = make(), word_vectors() if options else None
     train, dev = text_pairs(32), text_pairs(9, seed=1)
@@ -98,12 +98,12 @@ def test_esim_predicts_as_on_the_store_and_reloads(kind, head, options, tmp_path
         "words" if kind != "bert" else False
     )
     store = FeatureStore.build(tmp_path, model, tokenizer, dev)
-    beside = words and FeatureStore.build_words(tmp_path, words, model, tokenizer, dev)
+    word_store = words and FeatureStore.build_words(tmp_path, words, model, tokenizer, dev)
     if kind != "bert":  # each text once, even if several examples have it
         alone = {text for example in dev for text in (example.text, example.pair)}
         assert len(store.array) == sum(len(text.split()) for text in alone)
 
-    logits = np.stack(scores_of(method, head, store, fitted.task_network, beside))
+    logits = np.stack(scores_of(method, head, store, fitted.task_network, word_store))
     if head is Regressor:
         wanted = np.clip(logits[:, 0], 0, 1)
         found = np.array(fitted.predict(dev))
@@ -147,7 +147,7 @@ FOUND = {
 
 @pytest.mark.full
 @pytest.mark.parametrize("kind", [k if k == "elmo" else under_torch(k) for k in FOUND])
-def test_answers_are_found_as_on_the_store(kind, tmp_path):
+def test_span_finder_scores_equal_store_and_reload(kind, tmp_path):
     make, tokenizer, reader = FOUND[kind]
     model, length = make(), 29 if kind in ("bert", "gpt") else 11
     train = answers(32, length, unanswered=kind != "bert")
@@ -158,7 +158,9 @@ def test_answers_are_found_as_on_the_store(kind, tmp_path):
     method = FeatureBased(reader=reader, **options, **FAST)
     fitted = method.fit(model, SpanFinder, tokenizer, train, store=tmp_path, words=words)
     assert fitted.pairs == (False if kind == "bert" else "words")
-    beside = words and FeatureStore.build_words(tmp_path, words, model, tokenizer, dev, pool=TOKENS)
+    word_store = words and FeatureStore.build_words(
+        tmp_path, words, model, tokenizer, dev, pool=TOKENS
+    )
     store = FeatureStore.build(tmp_path, model, fitting(tokenizer, model), dev, TOKENS)
     assert len(list(tmp_path.iterdir())) == (4 if words else 2)
     windows = store.windows
@@ -167,7 +169,7 @@ def test_answers_are_found_as_on_the_store(kind, tmp_path):
         total = sum(len(set(e.text for e in dev)) * [3]) + windows.counts.sum()
         assert len(store.array) == total and (store.counts == windows.lengths).all()
 
-    stored = scores_of(method, SpanFinder, store, fitted.task_network, beside)
+    stored = scores_of(method, SpanFinder, store, fitted.task_network, word_store)
     source = fitted.batches(dev, training=False, batch_size=len(windows), buckets=1)
     live = np.asarray(fitted.predict_on_batch(source[0][0]))
     for b, row in enumerate(source.rows(0)):
@@ -190,24 +192,24 @@ def test_answers_are_found_as_on_the_store(kind, tmp_path):
 
 
 @pytest.mark.compiles
-def test_words_stand_beside_the_same_words_of_long_passages(tmp_path):
+def test_word_vectors_align_with_words_of_long_passages(tmp_path):
     passage = " ".join(np.random.default_rng(0).choice(list(LETTERS), 900))
     asked = [Example("a b", ["c"], pair=passage, starts=[passage.index("c")])]
     store = FeatureStore.build(tmp_path, elmo(), Characters(), asked, TOKENS)
     words = word_vectors()
-    beside = FeatureStore.build_words(tmp_path, words, elmo(), Characters(), asked, pool=TOKENS)
-    assert len(store) > 1 and (beside.counts == store.counts).all()
+    word_store = FeatureStore.build_words(tmp_path, words, elmo(), Characters(), asked, pool=TOKENS)
+    assert len(store) > 1 and (word_store.counts == store.counts).all()
     windows = Windows(asked, Characters(), apart=True, word_tokenizer=words.tokenizer())
     x, _, _ = windows.collate(np.arange(len(windows)), 384, None, 0)
     table = np.asarray(words.get_weights()[0])
     for row, ids in enumerate(x["vector_ids"]):
-        held = beside.vectors(row, LayerChoice(-1, -1))[:, 0]
+        held = word_store.vectors(row, LayerChoice(-1, -1))[:, 0]
         assert_close(table[ids][: len(held)], held, atol=1e-3)
         assert not ids[len(held) :].any()
 
 
 @pytest.mark.full
-def test_a_tagger_reads_spellings_under_a_crf(tmp_path):
+def test_crf_tagger_learns_from_characters(tmp_path):
     """Tests the tagger of Peters et al.; only the letters of the words determine the tags."""
     rng, rows = np.random.default_rng(0), []
     for _ in range(72):
@@ -235,7 +237,7 @@ def test_a_tagger_reads_spellings_under_a_crf(tmp_path):
 
 @pytest.mark.full
 @pytest.mark.backend_neutral
-def test_pairs_and_answers_are_learned():
+def test_esim_and_bidaf_learn_tasks_on_two_texts():
     """One text by itself does not determine the label; both texts must interact."""
     rng, rows = np.random.default_rng(0), []
     for _ in range(160):
@@ -254,7 +256,7 @@ def test_pairs_and_answers_are_learned():
 
 
 @pytest.mark.full
-def test_an_encoder_is_fine_tuned_under_a_reader_of_two_texts():
+def test_fine_tuning_with_esim_updates_the_encoder():
     method = FineTune(**{**FAST, "epochs": 1}, reader="esim")
     for model, tokenizer in ((encoder(), TOKENIZER), (word_encoder(), WORDS)):
         fitted = method.fit(model, Classifier, tokenizer, text_pairs(16), symmetric=True)
@@ -276,11 +278,11 @@ class TestBadInput:
         ],
     )
     @pytest.mark.parametrize("method", [FeatureBased, FineTune])
-    def test_of_readers(self, method, reader, head, examples, match):
+    def test_readers_refuse_unsuitable_heads(self, method, reader, head, examples, match):
         with pytest.raises(ValueError, match=match):
             method(**FAST, reader=reader).fit(encoder(), head, TOKENIZER, examples(8))
 
-    def test_of_heads(self):
+    def test_heads_refuse_unsuitable_readers_and_pairs(self):
         with pytest.raises(ValueError, match="ESIM reads pairs of texts.*head=Tagger"):
             Tagger(encoder(), TAGS, reader=ESIM(3))
         with pytest.raises(ValueError, match="with a reader of two texts.*example 0 without"):
@@ -292,7 +294,7 @@ class TestBadInput:
         with pytest.raises(ValueError, match="'bidaf' or 'bilstm'. Received: Characters"):
             FeatureBased(**FAST).fit(elmo(), SpanFinder, Characters(), made_up(4))
 
-    def test_of_what_stands_beside(self, tmp_path):
+    def test_unsuitable_words_and_characters_are_refused(self, tmp_path):
         for options, match in [
             ({"character_filters": 3}, "characters of words need a reader.*character_filters=3"),
             ({"reader": "bilstm", "character_filters": -1}, "whole number, 0 or more. .*-1"),
@@ -317,7 +319,7 @@ class TestBadInput:
 
 @pytest.mark.full
 @pytest.mark.backend_neutral
-def test_the_harness_runs_them(tmp_path, capsys):
+def test_command_runs_readers_of_tags_and_pairs(tmp_path, capsys):
     def write(name, header, rows):
         path = tmp_path / name
         path.write_text("\n".join([header, *rows]) if header else "\n\n".join(rows))

@@ -125,7 +125,7 @@ def test_score_layers_pass_the_checks(name, tmp_path):
 @pytest.mark.full
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
 @pytest.mark.parametrize("name", SCORES)
-def test_scores_in_half_precision_are_near_and_never_nan(name, policy):
+def test_half_precision_scores_are_near_float32_without_nan(name, policy):
     query, value = normal(B, T, D), normal(B, S, D, seed=1)
     value[0, 0] = 0  # a zero vector
     padding = np.array([[1, 1, 1, 0, 0], [0, 0, 0, 0, 0]], bool)
@@ -150,7 +150,7 @@ def test_worked_example_of_bahdanau():
     assert_close(ops.matmul(weights, annotations), np.array([[[0.75, 0.75]]]))
 
 
-def test_a_window_hides_what_is_far():
+def test_window_mask_hides_distant_keys():
     mask = window_mask(T, S, window=1)
     expected = [[abs(s - t) <= 1 for s in range(S)] for t in range(T)]
     assert mask.tolist() == expected
@@ -198,7 +198,7 @@ def test_bad_settings_are_named(make, message):
 
 
 @pytest.mark.backend_neutral
-def test_a_score_must_be_defined():
+def test_attention_without_score_method_is_refused():
     with pytest.raises(NotImplementedError, match="must define `score"):
         Attention()(query=normal(B, T, D), value=normal(B, S, D))
 
@@ -215,7 +215,7 @@ def test_widths_must_agree():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_fully_masked_row_is_the_plain_mean_without_nan(dtype):
+def test_fully_masked_row_has_uniform_weights_without_nan(dtype):
     scores = ops.cast(normal(B, T, S) * 50, dtype)
     weights = to_numpy(ops.cast(masked_softmax(scores, np.zeros((1, 1, S), bool)), "float32"))
     assert np.isfinite(weights).all()
@@ -231,7 +231,7 @@ def test_hidden_keys_get_exactly_zero(dtype):
 
 
 @pytest.mark.filterwarnings("error:.*softmax:UserWarning")
-def test_one_key_alone_gets_all_without_a_warning():
+def test_single_key_has_weight_one_without_warning():
     layer, one = MultiHeadAttention(2, 6), normal(2, 1, 6)
     layer(one)
     weights = layer.run(one, return_weights=True).weights
@@ -285,7 +285,7 @@ class TestMultiHead:
         fused = layer(query=x, causal=True)
         assert_close(fused, self.loops(layer, x, visible)[0])
 
-    def test_a_later_token_changes_nothing_before(self):
+    def test_causal_outputs_do_not_depend_on_later_tokens(self):
         x = normal(1, S, 5)
         other = x.copy()
         other[0, 3:] += 1
@@ -293,7 +293,7 @@ class TestMultiHead:
         first, second = layer(query=x, causal=True), layer(query=other, causal=True)
         assert_close(to_numpy(first)[:, :3], to_numpy(second)[:, :3])
 
-    def test_dropout_leaves_inference_alone(self):
+    def test_dropout_is_active_in_training_only(self):
         x = normal(B, S, 5)
         layer = self.layer(dropout=0.5)
         assert_close(layer(query=x), layer(query=x, training=False), atol=0)
@@ -319,7 +319,7 @@ class TestMultiHead:
         assert (to_numpy(weights)[0, :, :, 3:] == 0).all()
         assert_close(to_numpy(weights).sum(-1), np.ones((B, self.heads, T)))
 
-    def test_a_fused_layer_can_be_given_the_value_too(self):
+    def test_explicit_value_equals_self_attention(self):
         x = normal(B, S, self.width)
         layer = self.layer()
         assert_close(layer(query=x), layer(query=x, value=x.copy()))
@@ -335,7 +335,7 @@ class TestMultiHead:
             steps.append(to_numpy(step))
         assert_close(np.concatenate(steps, 1), whole)
 
-    def test_reading_a_source_once_equals_reading_it_each_time(self):
+    def test_cached_source_equals_cross_attention_without_cache(self):
         query, value = normal(B, T, 5), normal(B, S, 4, seed=1)
         padding = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], bool)
         layer = self.layer()
@@ -353,7 +353,7 @@ class TestMultiHead:
         assert [w.name for w in layer.weights] == ["kernel", "kernel"]
 
     @pytest.mark.backend_neutral
-    def test_cache_needs_its_place(self):
+    def test_invalid_cache_arguments_are_refused(self):
         layer = self.layer()
         for method in (layer.keys_and_values, layer.run):
             with pytest.raises(ValueError, match="that is not built"):
@@ -383,7 +383,7 @@ class TestMultiHead:
 
     @pytest.mark.compiles("mixed_float16")
     @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
-    def test_half_precision_is_near(self, policy):
+    def test_half_precision_is_near_float32(self, policy):
         x = normal(B, S, 8)
         exact = self.layer()
         expected = exact(query=x)

@@ -63,7 +63,7 @@ def log_likelihood(logits, tags, boundary=True):
 
 @pytest.mark.parametrize("mask, total", [(np.ones((2, 3), bool), -22.57864775),
                                          (MASK, -13.37957394)])  # fmt: skip
-def test_likelihood_is_allennlps(mask, total):
+def test_likelihood_equals_allennlp(mask, total):
     losses = to_numpy(crf_losses(TAGS, fixed()(LOGITS, padding_mask=mask)))
     assert -(losses * mask).sum() == pytest.approx(total, abs=1e-4)
     for row, tags, length, of_row in zip(LOGITS, TAGS, mask.sum(1), losses, strict=True):
@@ -71,7 +71,7 @@ def test_likelihood_is_allennlps(mask, total):
         assert -of_row[:length].sum() == pytest.approx(expected, abs=1e-4)
 
 
-def test_parts_of_the_loss_sum_up_to_that_of_the_first_steps():
+def test_losses_of_first_steps_sum_to_the_loss_of_a_prefix():
     losses = to_numpy(crf_losses(TAGS, fixed(boundary=False)(LOGITS)))
     for row, tags, of_row in zip(LOGITS, TAGS, losses, strict=True):
         for count in (1, 2, 3):
@@ -79,7 +79,7 @@ def test_parts_of_the_loss_sum_up_to_that_of_the_first_steps():
             assert -of_row[:count].sum() == pytest.approx(expected, abs=1e-4)
 
 
-def test_the_best_tags_are_allennlps():
+def test_viterbi_equals_allennlp():
     scores = to_numpy(fixed()(LOGITS, padding_mask=MASK))
     found = [viterbi(row[:count]) for row, count in zip(scores, (3, 2), strict=True)]
     assert [tags for tags, _ in found] == [[2, 4, 3], [4, 2]]
@@ -95,7 +95,7 @@ def test_the_best_tags_are_allennlps():
         viterbi(np.zeros((0, 2, 2)))
 
 
-def test_against_all_rows_of_tags():
+def test_viterbi_and_marginals_equal_enumeration():
     rng = np.random.default_rng(0)
     scores = rng.normal(size=(4, 3, 3)) * 2
     scores[0] = scores[0, :1]
@@ -122,7 +122,7 @@ def test_against_all_rows_of_tags():
 
 @pytest.mark.quick_cases("True")
 @pytest.mark.parametrize("boundary", [True, False])
-def test_it_is_a_layer_and_its_loss_learns(boundary, tmp_path):
+def test_crf_layer_learns_transitions_and_reloads(boundary, tmp_path):
     rng = np.random.default_rng(0)
     # Tag 1 always follows tag 0. The words do not predict the tags.
     tags = np.tile([0, 1], (32, 3))
@@ -154,7 +154,7 @@ def test_long_rows_and_large_scores_stay_finite():
     assert np.isfinite(marginals(scores)).all()
 
 
-def test_allowed_transitions_are_allennlps():
+def test_allowed_transitions_equal_allennlp():
     labels = ["O", "B-X", "I-X", "B-Y", "I-Y"]
     bio = {0: "0 1 3 6", 1: "0 1 2 3 6", 2: "0 1 2 3 6", 3: "0 1 3 4 6", 4: "0 1 3 4 6",
            5: "0 1 3"}  # fmt: skip
@@ -201,7 +201,7 @@ def sentences(count, seed=0):
 
 @pytest.mark.full
 @pytest.mark.parametrize("method", [FineTune, under_torch(FeatureBased)])
-def test_a_tagger_with_a_crf(method, tmp_path):
+def test_crf_tagger_learns_legal_tags_and_reloads(method, tmp_path):
     train = sentences(64)
     encoder = BERT(len(PIECES), 1, 2, 16, 32, max_sequence_length=12, dropout=0.0)
     fast = {"learning_rate": 1e-2, "epochs": 8, "batch_size": 16, "dropout": 0.0}
@@ -239,7 +239,7 @@ def test_a_scheme_that_does_not_fit_is_refused():
     [("O B-X I-X", "BIO"), ("O I-X B-X", "IOB1"), ("B-X I-X L-X O U-X", "BIOUL"),
      ("B-X I-X E-X O S-X", "IOBES"), ("B-X M-X E-X O S-X", "BMES")],
 )  # fmt: skip
-def test_recognised_schemes_are_known(sentence, name):
+def test_recognised_schemes_have_allowed_transitions(sentence, name):
     labels = sorted(set(sentence.split()))
     found = allowed_transitions(labels, metrics.tag_scheme([sentence.split()]))
     np.testing.assert_array_equal(found, allowed_transitions(labels, name))

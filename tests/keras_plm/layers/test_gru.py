@@ -33,7 +33,7 @@ def gru(state, projected, gates_kernel, candidate_kernel):
     return (1 - update) * state + update * candidate
 
 
-def test_encoder_reads_both_ways_and_skips_padding():
+def test_bidirectional_gru_agrees_with_loops_under_padding():
     x = normal(B, S, E)
     layer = BidirectionalGRU(N)
     sequence, forward, backward = layer(x, padding_mask=PADDING)
@@ -96,7 +96,7 @@ def test_decoder_agrees_with_loops(attends):
 
 
 @pytest.mark.parametrize("attention", [None, DotProductAttention, lambda: AdditiveAttention(6)])
-def test_decoding_step_by_step_equals_the_whole(attention):
+def test_stepwise_decoding_equals_one_call(attention):
     x, state = normal(B, T, E), normal(B, N, seed=1)
     source = normal(B, S, M, seed=2) if attention else normal(B, M, seed=2)
     key = normal(B, S, N, seed=3) if attention else None

@@ -172,7 +172,7 @@ def test_means_of_long_texts(dtype):
 
 
 @half
-def test_scores_of_two_texts(dtype):
+def test_pair_scores_of_bi_attention(dtype):
     (x, x64), (y, y64) = rounded(dtype, 2, 3, 401), rounded(dtype, 2, 5, 401, seed=1)
     kernel, kernel64 = rounded(dtype, 3, 401, seed=2, scale=0.1)
     kernel64 = np.stack([kernel64[0], kernel64[1], 0 * kernel64[2]])  # only sums
@@ -181,7 +181,7 @@ def test_scores_of_two_texts(dtype):
     check(pair_scores(zero, x, y), wanted, dtype, roundings=1.01)
 
 
-def test_layer_norm_computes_as_keras_does():
+def test_layer_norm_equals_keras():
     """Its weights stay in float32; torch's kernel takes them in the type of its inputs."""
     rng = np.random.default_rng(0)
     ours, theirs = (

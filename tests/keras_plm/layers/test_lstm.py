@@ -49,7 +49,7 @@ def fill(layer, scale=0.8):
     return layer
 
 
-def test_plain_lstm_is_the_loop(tmp_path):
+def test_plain_lstm_agrees_with_loop(tmp_path):
     layer, x = LSTM(N), normal(B, T, D)
     check_layer(LSTM(N), {"inputs": x}, tmp_path)
     layer.build((None, None, D))
@@ -59,7 +59,7 @@ def test_plain_lstm_is_the_loop(tmp_path):
     assert_close(layer(x), np.array(wanted))
 
 
-def test_plain_lstm_is_keras_own():
+def test_plain_lstm_equals_keras_lstm():
     layer, x = LSTM(N), normal(B, T, D)
     theirs = keras.layers.LSTM(N, return_sequences=True)
     outputs = theirs(x)
@@ -71,7 +71,7 @@ def test_plain_lstm_is_keras_own():
 
 
 @pytest.mark.skipif(keras.backend.backend() != "torch", reason="torch's kernel")
-def test_weights_of_the_plain_lstm_lie_as_a_gpu_wants_them(monkeypatch):
+def test_torch_lstm_kernel_receives_contiguous_weights(monkeypatch):
     """cuDNN refuses a view with another order; a CPU accepts it."""
     import torch
 
@@ -84,7 +84,7 @@ def test_weights_of_the_plain_lstm_lie_as_a_gpu_wants_them(monkeypatch):
 
 @pytest.mark.quick_cases("clips1")
 @pytest.mark.parametrize("clips", [(0.4, 0.3), (None, None), (3.0, None)])
-def test_projected_lstm_is_the_loop(clips, tmp_path):
+def test_projected_lstm_agrees_with_loop(clips, tmp_path):
     layer = ProjectedLSTM(N, P, *clips)
     x = normal(B, T, D)
     check_layer(layer, {"inputs": x, "padding_mask": PADDING}, tmp_path)
@@ -113,7 +113,7 @@ def test_projected_lstm_is_the_loop(clips, tmp_path):
 
 @pytest.mark.quick_cases("plain", "clipped")
 @pytest.mark.parametrize("kind", ["plain", "clipped", "free"])
-def test_gradients_are_those_of_differences(kind):
+def test_gradients_equal_finite_differences(kind):
     """Compares the explicit gradients of weights and inputs with central differences."""
     clips = {"clipped": (0.3, 0.25)}.get(kind, (None, None))
     layer = LSTM(3) if kind == "plain" else ProjectedLSTM(3, 2, *clips)
@@ -147,7 +147,7 @@ def test_gradients_are_those_of_differences(kind):
             assert abs(found[place] - slope) < 2e-3 * max(1, abs(slope)), (number, place)
 
 
-def test_gradients_reach_what_is_below():
+def test_lstm_passes_gradients_to_lower_layers():
     """A weight below two layers moves as with Keras' LSTM, which the backend differentiates."""
     x, y = normal(4, T, D), normal(4, T, N, seed=1)
     moved = []
@@ -168,7 +168,7 @@ def test_gradients_reach_what_is_below():
     assert_close(*moved)
 
 
-def test_rows_are_turned_around():
+def test_reverse_rows_reverses_real_steps_only():
     x = normal(B, T, D)
     turned = to_numpy(reverse_rows(x, PADDING))
     for row, length in enumerate(LENGTHS):
@@ -180,7 +180,7 @@ def test_rows_are_turned_around():
 
 @pytest.mark.quick_cases("True")
 @pytest.mark.parametrize("backwards", [False, True])
-def test_stack_adds_and_turns(backwards, tmp_path):
+def test_stack_adds_residuals_and_supports_backward_order(backwards, tmp_path):
     stack = LSTMStack(2, N, P, 0.9, 0.8)
     x = normal(B, T, P)
     check_layer(stack, {"inputs": x, "padding_mask": PADDING}, tmp_path, learns=False)
@@ -197,7 +197,7 @@ def test_stack_adds_and_turns(backwards, tmp_path):
             given = wanted
 
 
-def test_states_are_no_weights_but_are_restored():
+def test_carried_states_are_variables_but_not_weights():
     stack = LSTMStack(2, N, P)
     carried = CarriedStates(stack, rows=4)
     carried(normal(B, T, P))
@@ -224,7 +224,7 @@ def test_states_are_carried_through_fit():
     assert_close(last, to_numpy(stack(whole)[0])[:, 2 * T :])
 
 
-def test_bfloat16_is_near():
+def test_bfloat16_is_near_float32():
     layer = ProjectedLSTM(N, P, dtype="mixed_bfloat16")
     x = normal(B, T, D)
     half = layer(x)
@@ -237,6 +237,6 @@ def test_bfloat16_is_near():
 
 @pytest.mark.backend_neutral
 @pytest.mark.parametrize("sizes", [{"units": 0}, {"projection_dim": 0}, {"projection_clip": -1.0}])
-def test_refuses_sizes_without_meaning(sizes):
+def test_refuses_invalid_sizes(sizes):
     with pytest.raises(ValueError, match="must be above 0"):
         ProjectedLSTM(**{"units": 3, "projection_dim": 2, **sizes})

@@ -45,7 +45,7 @@ def no_lost_masks():
 
 @pytest.mark.compiles("stack", "gru", "projected", "lstms", "carried", "crf")
 @pytest.mark.parametrize("name", LAYERS)
-def test_a_mask_of_keras_acts_as_a_padding_mask(name):
+def test_keras_mask_equals_padding_mask(name):
     layer, x = LAYERS[name](), embedded()
     bare = ops.convert_to_tensor(ops.convert_to_numpy(x))
     layer(bare)
@@ -105,7 +105,7 @@ def test_masks_reach_the_pooling_of_a_functional_model(steps):
 
 
 @pytest.mark.compiles
-def test_all_layers_of_a_stack_carry_the_mask():
+def test_stack_propagates_mask_to_all_outputs():
     ids = keras.Input((None,), dtype="int32")
     x = keras.layers.Embedding(10, 4, mask_zero=True)(ids)
     outputs = LAYERS["stack"]()(x)
@@ -116,7 +116,7 @@ def test_all_layers_of_a_stack_carry_the_mask():
         np.testing.assert_allclose(pooled, np.stack(means), rtol=1e-5, atol=1e-6)
 
 
-def test_vectors_of_positions_carry_no_mask():
+def test_position_embeddings_do_not_propagate_masks():
     x = embedded()
     for layer in (layers.PositionEmbedding(5), layers.SinePositionEmbedding()):
         pooled = layers.Pooling("mean")(layer(x)[None])

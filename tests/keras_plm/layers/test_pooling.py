@@ -88,7 +88,7 @@ def test_unknown_pooling_is_named():
         Pooling("sum")
 
 
-def test_layer_choices_of_a_deep_and_a_shallow_encoder():
+def test_layer_choice_selects_indices_for_any_depth():
     four = LayerChoice(-4, -1, "concat")
     assert four.indices(13) == [9, 10, 11, 12]
     assert four.indices(3) == [1, 2]  # never the embeddings

@@ -38,7 +38,7 @@ def test_token_embedding_reads_and_scores_with_one_table(tmp_path):
     assert len(layer.weights) == 1
 
 
-def test_a_token_read_twice_has_one_gradient():
+def test_adagrad_squares_summed_gradient_of_a_repeated_token():
     """AdaGrad must square the sum of a token's gradients; Keras on TensorFlow squares each one."""
     ids = np.array([[3, 1, 3, 3]], "int32")
     layer = TokenEmbedding(vocabulary_size=5, hidden_dim=D)
@@ -55,7 +55,7 @@ def test_a_token_read_twice_has_one_gradient():
     assert_close(layer.embeddings, expected)
 
 
-def test_position_embedding_starts_where_told(tmp_path):
+def test_position_embedding_starts_at_given_position(tmp_path):
     layer = PositionEmbedding(max_sequence_length=7)
     check_layer(layer, {"inputs": normal(B, T, D)}, tmp_path, learns=False)
     table = to_numpy(layer.embeddings)
@@ -87,7 +87,7 @@ def test_sine_positions_agree_with_the_formula_at_any_length(tmp_path):
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_dropout_keeps_share_and_mean(rate, dtype):
+def test_dropout_has_the_given_rate_and_preserves_the_mean(rate, dtype):
     x = keras.ops.ones((200, 500), dtype=dtype)
     dropped = to_numpy(keras.ops.cast(Dropout(rate, dtype=dtype)(x, training=True), "float32"))
     kept = dropped != 0
@@ -98,7 +98,7 @@ def test_dropout_keeps_share_and_mean(rate, dtype):
     assert abs(together - (1 - rate) ** 2) < 0.015
 
 
-def test_dropout_draws_anew_and_follows_the_seed():
+def test_dropout_differs_between_calls_and_follows_the_seed():
     from keras_plm.training.resume import set_seed
 
     x = np.ones((9, 9), "float32")
@@ -111,7 +111,7 @@ def test_dropout_draws_anew_and_follows_the_seed():
     assert np.abs(draws[0][0] - draws[0][1]).max() > 0
 
 
-def test_dropout_has_the_gradient_of_what_it_kept(tmp_path):
+def test_dropout_gradient_is_zero_at_dropped_elements(tmp_path):
     # With one weight per output and one row, exactly the weights of kept outputs move.
     inputs = keras.Input((1,))
     scaled = keras.layers.Dense(500, use_bias=False, kernel_initializer="ones")(inputs)
@@ -154,7 +154,7 @@ def layer_norm(x, layer):
 
 
 @pytest.mark.parametrize("pre_norm", [False, True])
-def test_block_puts_the_norms_where_it_says(pre_norm):
+def test_pre_norm_and_post_norm_equal_their_formula(pre_norm):
     x = normal(B, T, D)
     block = TransformerBlock(2, D, 11, pre_norm=pre_norm)
     actual = block(x)
@@ -231,7 +231,7 @@ def loop_block(weights, x, visible, source, source_visible, pre_norm, num_heads,
 
 @pytest.mark.parametrize("pre_norm", [False, True])
 @pytest.mark.parametrize("cross", [False, True])
-def test_the_block_is_a_pure_function(pre_norm, cross):
+def test_block_function_equals_loops_and_layer(pre_norm, cross):
     """The function agrees with NumPy loops and with the layer that holds its weights."""
     options = {"pre_norm": pre_norm, "activation": "relu", "norm_epsilon": 1e-3}
     block = TransformerBlock(2, D, 11, cross_attention=cross, **options)
@@ -254,7 +254,7 @@ def test_the_block_is_a_pure_function(pre_norm, cross):
     assert_close(block(x, padding_mask=mask, causal=True, **options), wanted, atol=1e-4)
 
 
-def test_the_seeds_decide_what_the_block_drops():
+def test_block_function_drops_the_same_elements_as_layer():
     """With the seeds of its generators, the layer drops the same elements as the function."""
     block, x = TransformerBlock(2, D, 11, dropout=0.3), keras.ops.convert_to_tensor(normal(B, T, D))
     block(x)
@@ -277,7 +277,7 @@ def test_the_seeds_decide_what_the_block_drops():
     assert np.abs(wanted - to_numpy(block(x))).max() > 1e-2
 
 
-def test_stacked_blocks_run_in_one_loop():
+def test_block_function_runs_in_jax_scan():
     """Stacks each weight of L blocks in one array, so that a compiler sees one body for all."""
     if keras.backend.backend() != "jax":
         pytest.skip("`jax.lax.scan`")
@@ -295,7 +295,7 @@ def test_stacked_blocks_run_in_one_loop():
     assert_close(jax.lax.scan(body, jax.numpy.asarray(x), arrays)[0], wanted)
 
 
-def test_a_quantized_layer_takes_part_as_a_function():
+def test_block_calls_a_quantized_layer():
     block, x = TransformerBlock(2, D, 11), normal(B, T, D)
     wanted = to_numpy(block(x))
     kernel = block.feed_forward.intermediate
@@ -339,7 +339,7 @@ def test_stack_with_cache_equals_without(pre_norm):
 
 
 @pytest.mark.parametrize("pre_norm", [False, True])
-def test_stack_asks_a_source_and_reads_it_once(pre_norm):
+def test_stack_with_source_cache_equals_without(pre_norm):
     x, source = normal(B, T, D), normal(B, 7, 8, seed=1)
     mask = np.arange(7) < np.array([[4], [7]])
     stack = TransformerStack(2, 2, D, 11, cross_attention=True, pre_norm=pre_norm)
@@ -361,7 +361,7 @@ def test_stack_asks_a_source_and_reads_it_once(pre_norm):
         assert_close(to_numpy(layers[-1])[:, 0], to_numpy(whole[-1])[:, t])
 
 
-def test_cross_attention_stands_between_the_two_parts():
+def test_cross_attention_precedes_the_feed_forward_part():
     x, source = normal(B, T, D), normal(B, 7, D, seed=1)
     block = TransformerBlock(2, D, 11, cross_attention=True)
     actual = block(x, source=source)
@@ -373,7 +373,7 @@ def test_cross_attention_stands_between_the_two_parts():
 
 
 @pytest.mark.backend_neutral
-def test_a_source_is_needed_where_it_has_a_use():
+def test_source_and_cross_attention_require_each_other():
     with pytest.raises(ValueError, match="cross_attention=True, 0 sources"):
         TransformerBlock(2, D, 11, cross_attention=True)(normal(B, T, D))
     with pytest.raises(ValueError, match="cross_attention=False, 1 sources"):
@@ -383,7 +383,7 @@ def test_a_source_is_needed_where_it_has_a_use():
 @pytest.mark.backend_neutral
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
 @pytest.mark.parametrize("cross", [False, True])
-def test_symbolic_outputs_are_those_of_a_call(cross, dtype):
+def test_symbolic_outputs_match_shapes_and_dtypes_of_a_call(cross, dtype):
     x, source = normal(B, T, D), normal(B, T + 2, D)
     given = {"padding_mask": np.ones((B, T), bool), "attention_mask": np.ones((T, T), bool)}
     given |= {"source": source, "source_mask": np.ones((B, T + 2), bool)} if cross else {}
@@ -408,7 +408,7 @@ def test_block_refuses_another_width():
 
 
 @pytest.mark.full
-def test_blocks_that_are_made_again_learn_the_same():
+def test_training_with_remat_equals_training_without():
     def learned(remat):
         set_seed(0)
         inputs = keras.Input((5, 8))
@@ -428,7 +428,7 @@ def test_blocks_that_are_made_again_learn_the_same():
     assert losses[-1] < losses[0]
 
 
-def test_a_map_of_policies_survives_a_round_trip(tmp_path):
+def test_dtype_policy_map_is_restored_from_saved_model(tmp_path):
     """A `DTypePolicyMap` gives some sublayers another precision, also in a saved model."""
     half, full = map(keras.dtype_policies.get, ("mixed_bfloat16", "float32"))
     paths = ["block/feed_forward/intermediate", "block/feed_forward/output"]

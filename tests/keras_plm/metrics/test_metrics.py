@@ -155,7 +155,7 @@ class TestScheme:
     def test_is_recognised(self, sentences, scheme):
         assert metrics.tag_scheme([tags.split() for tags in sentences]) == scheme
 
-    def test_of_names_alone(self):
+    def test_is_recognised_from_tag_names_only(self):
         assert metrics.tag_scheme(["O", "B-X", "I-X"]) == "IOB1 or IOB2"
         assert metrics.tag_scheme(["O", "I-X", "I-Y"]) == "IOB1"
         assert metrics.tag_scheme(["O", "L-X", "B-X"]) == "BILOU"
@@ -176,7 +176,7 @@ class TestScheme:
             (["0 0 0 0 B-PER I-PER 0"], "0", (0, 0)),
         ],
     )
-    def test_a_mixture_is_refused(self, sentences, wrong, place):
+    def test_mixed_schemes_are_refused(self, sentences, wrong, place):
         sentences = [tags.split(" ") for tags in sentences]
         sentences = [[*tags[:-2], "O "] if tags[-1] == "" else tags for tags in sentences]
         expected = re.escape(f"Received: {wrong!r} as sentence {place[0]}, word {place[1]}") + "$"
@@ -210,7 +210,7 @@ class TestScheme:
         # Predictions may break the scheme. conlleval reads both sides in the same way.
         assert span_f1(sentences, sentences) == 1.0
 
-    def test_scores_of_spans_need_them(self):
+    def test_span_f1_refuses_tags_outside_a_scheme(self):
         with pytest.raises(ValueError, match="word_accuracy.*'NOUN' as sentence 0, word 1"):
             span_f1([["O", "NOUN"]], [["O", "O"]])
         with pytest.raises(ValueError, match="'U-A' as sentence 1, word 0"):
@@ -218,14 +218,14 @@ class TestScheme:
         assert span_f1([["O", "O"]], [["O", "O"]]) == 0.0
 
 
-def test_iob1_and_iob2_are_read_alike():
+def test_iob1_and_iob2_tags_have_equal_spans():
     assert span_f1([["B-ORG", "I-ORG"]], [["I-ORG", "I-ORG"]]) == 1.0
     total = span_scores(GOLD, GUESS)["all"]
     # ORG is found. MISC begins too early. One long PER replaces two adjacent ones.
     assert (total["true"], total["found"], total["correct"]) == (4, 3, 1)
 
 
-def test_conll2003_figures_where_the_data_are(data):
+def test_span_scores_of_the_conll2003_test_set(data):
     from keras_plm.data.formats.conll import read_conll
 
     gold = [e.label for e in read_conll(data("conll2003/eng.testb"))]
@@ -255,7 +255,7 @@ def test_plain_scores_agree_with_their_formulas():
         assert score(x, np.ones(30)) == score([2] * 30, y) == 0  # SciPy returns NaN
 
 
-def test_matthews_correlation_is_that_of_scikit_learn():
+def test_matthews_correlation_equals_scikit_learn():
     from sklearn.metrics import matthews_corrcoef
 
     rng = np.random.default_rng(2)
@@ -363,12 +363,12 @@ class TestSquad:
             ("", "", 1, 0, 1),
         ],
     )
-    def test_micro_values(self, guess, gold, exact, f1, f1_of_version_2):
+    def test_squad_scores_of_single_answers(self, guess, gold, exact, f1, f1_of_version_2):
         for version, wanted in ((1, f1), (2, f1_of_version_2)):
             assert metrics.squad_exact_match([[gold]], [guess], version) == exact
             assert metrics.squad_f1([[gold]], [guess], version) == pytest.approx(wanted)
 
-    def test_allennlps_five_questions(self):
+    def test_squad_scores_equal_allennlp(self):
         golds = [
             "Saint Bernadette Soubirous", "a golden statue of the Virgin Mary", "1882",
             "Father Julius Nieuwland", "an early wind tunnel",
@@ -383,13 +383,13 @@ class TestSquad:
         assert metrics.squad_exact_match(golds, ["x", "u w"]) == 0.5
         assert metrics.squad_f1(golds, ["x", "u w"]) == pytest.approx(0.75)
 
-    def test_golds_of_which_nothing_is_left_do_not_count_in_version_2(self):
+    def test_version_2_ignores_golds_that_normalize_to_empty_text(self):
         assert metrics.squad_f1([["the", "cat"]], [""], version=2) == 0.0
         assert metrics.squad_exact_match([["the", "cat"]], [""], version=1) == 1.0
         assert metrics.squad_f1([["the"], []], ["", ""], version=2) == 1.0
         assert metrics.squad_exact_match([[]], ["cat"], version=2) == 0.0
 
-    def test_articles_go_after_punctuation(self):
+    def test_articles_are_removed_after_punctuation(self):
         assert metrics.normalize_answer("A.n a-n an, theory") == "theory"
         assert metrics.normalize_answer("«The» É") == "« » é"  # only ASCII punctuation is removed
 

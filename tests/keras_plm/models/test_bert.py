@@ -33,7 +33,7 @@ def count(size, vocabulary_size):
 @pytest.mark.full
 @pytest.mark.backend_neutral
 @pytest.mark.parametrize("size, vocabulary_size", COUNTS)
-def test_parameter_counts_are_the_published_ones(size, vocabulary_size):
+def test_parameter_counts_equal_published_counts(size, vocabulary_size):
     assert count(size, vocabulary_size) == COUNTS[size, vocabulary_size]
     if BERT_SIZES[size]["hidden_dim"] > 512:
         # The same formula holds for a small vocabulary, which needs less memory.
@@ -81,19 +81,19 @@ def test_refuses_longer_inputs():
 
 
 @pytest.mark.backend_neutral
-def test_refuses_arguments_it_has_not():
+def test_refuses_unknown_arguments():
     with pytest.raises(TypeError, match="num_layer"):
         BERT(13, **TINY, num_layer=5)  # Keras' functional models ignore unknown arguments
 
 
-def test_precision_survives_a_copy():
+def test_copy_from_config_has_the_same_precision():
     encoder = BERT(13, **TINY, dtype="mixed_bfloat16")
     copy = BERT.from_config(encoder.get_config())
     assert copy.compute_dtype == copy.output["sequence"].dtype == "bfloat16"
 
 
 @pytest.mark.full
-def test_frozen_stays_frozen_when_reloaded(tmp_path):
+def test_frozen_encoder_is_frozen_after_reloading(tmp_path):
     import keras
 
     encoder = BERT(13, **TINY)

@@ -81,7 +81,7 @@ def run_stack(encoder, stack, x):
 
 @pytest.mark.parametrize("residual", [True, False])
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
-def test_layers_are_those_of_the_formulas(residual, activation):
+def test_layers_equal_their_formulas(residual, activation):
     encoder = softened(
         ELMo(
             **TINY,
@@ -108,7 +108,7 @@ def test_layers_are_those_of_the_formulas(residual, activation):
 
 @pytest.mark.backend_neutral
 @pytest.mark.parametrize("size", COUNTS)
-def test_parameter_counts_are_the_published_ones(size):
+def test_parameter_counts_equal_published_counts(size):
     s = ELMO_SIZES[size]
     n, p, total = s["units"], s["projection_dim"], sum(number for _, number in s["filters"])
     words = 261 * 16 + sum(width * 16 * number + number for width, number in s["filters"])
@@ -160,7 +160,7 @@ def original(oracles, **options):
 
 
 @pytest.mark.compiles
-def test_gives_what_the_original_gave(oracles):
+def test_top_layer_equals_original_bilm(oracles):
     """The top layer agrees to 1e-6 on all sentences in file order with carried states."""
     import h5py
 
@@ -183,7 +183,7 @@ def test_gives_what_the_original_gave(oracles):
 
 
 @pytest.mark.compiles
-def test_lower_layers_are_the_originals(oracles):
+def test_lower_layers_equal_original_bilm(oracles):
     """The values come from a float64 port that agrees with the original's top layer."""
     encoder = original(oracles)
     sentences = json.loads(oracles("bilm/lm_embeddings_sentences.json").read_text())
@@ -201,7 +201,7 @@ def test_lower_layers_are_the_originals(oracles):
 
 
 @pytest.mark.compiles
-def test_states_are_carried_if_asked():
+def test_carried_rows_pass_states_to_the_next_batch():
     encoder = softened(ELMo(**TINY, carried_rows=3), scale=0.7)
     plain = ELMo(**TINY)
     plain.set_weights(encoder.get_weights())
@@ -232,7 +232,7 @@ def test_states_are_carried_if_asked():
 
 
 @pytest.mark.full
-def test_saved_files_leave_states_out(tmp_path):
+def test_saved_model_excludes_carried_states(tmp_path):
     encoder = softened(ELMo(**TINY, carried_rows=2), scale=0.7)
     packed = Characters().pack([["a", "b"], ["c"]])
     first = to_numpy(encoder(packed)["sequence"])
@@ -264,13 +264,13 @@ def test_refuses_more_rows_than_are_carried():
         ({"filters": [[51, 2]]}, "at most 50 characters wide"),
     ],
 )
-def test_refuses_sizes_without_meaning(change, message):
+def test_refuses_invalid_sizes(change, message):
     with pytest.raises(ValueError, match=message):
         ELMo(**{**TINY, **change})
 
 
 @pytest.mark.compiles
-def test_a_word_cache_gives_what_the_encoder_gives():
+def test_word_cache_equals_encoder_layers():
     encoder = softened(ELMo(**TINY), scale=0.5)
     cache = encoder.stacked_layers()
     words = ["be", "To", "a" * 60, "é"]
@@ -291,7 +291,7 @@ def test_features_beyond_float16_are_refused():
 
 
 @pytest.mark.backend_neutral
-def test_nothing_stands_for_a_whole_text():
+def test_cls_pooling_and_mix_features_are_refused():
     encoder = ELMo(**TINY)
     with pytest.raises(ValueError, match=r"puts \[CLS\] before a text.*Received: Characters"):
         extract_features(encoder, Characters(), ["To be"], pool="cls")
@@ -304,7 +304,7 @@ def test_nothing_stands_for_a_whole_text():
 
 
 @pytest.mark.full
-def test_features_come_through_the_cache():
+def test_extracted_features_equal_encoder_layers():
     encoder = softened(ELMo(**TINY), scale=0.5)
     texts = ["To be, or not to be", "be", "that"]
     found = extract_features(encoder, Characters(), texts, "layer_1")

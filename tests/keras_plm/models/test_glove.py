@@ -49,7 +49,7 @@ def counted(token_ids, window, symmetric, left_out, end_id=END):
 @pytest.mark.parametrize("left_out", [(0, 1), (), (3,)])
 @pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize("window", [1, 3, 29])
-def test_counts_agree_with_loops_whatever_the_chunk(window, symmetric, left_out):
+def test_counts_agree_with_loops_for_any_chunk_size(window, symmetric, left_out):
     text = some_text()
     expected = counted(text, window, symmetric, left_out)
     for chunk in (1, 50, 170, 600, 10**6):
@@ -98,7 +98,7 @@ def test_symmetric_counts_are_symmetric_and_sum_both_sides():
         ({"left_out": [V]}, r"`left_out` must lie in \[0, .*Received: 11 to 11"),
     ],
 )
-def test_counting_names_what_is_wrong(arguments, message):
+def test_cooccurrences_refuses_bad_arguments(arguments, message):
     arguments = {"token_ids": [3, 4, 5], "vocabulary_size": V, **arguments}
     with pytest.raises(ValueError, match=message):
         cooccurrences(**arguments)
@@ -134,7 +134,7 @@ def test_scores_and_vectors_agree_with_the_formula():
 
 @pytest.mark.quick_cases("7")
 @pytest.mark.parametrize("batch_size", [P, 16, 3])
-def test_steps_are_adagrad_of_the_sum_over_the_batch(batch_size):
+def test_training_steps_equal_adagrad_on_summed_batch_loss(batch_size):
     model = GloVe(V, D)
     make_loud(model)
     tables = tables_of(model)
@@ -190,7 +190,7 @@ def test_default_optimizer_loss_and_rate():
     np.testing.assert_allclose(float(to_numpy(metric.result())), 2.0)
 
 
-def test_starts_small_and_apart():
+def test_initial_tables_are_small_and_different():
     model = GloVe(997, 4)
     tables = tables_of(model)
     for table in tables:
@@ -199,7 +199,7 @@ def test_starts_small_and_apart():
 
 
 @pytest.mark.backend_neutral
-def test_weights_and_targets():
+def test_batches_have_log_count_targets_and_glove_weights():
     rows, columns, _ = some_pairs()
     counts = np.array([0.5, 1, 5, 9.99, 10, 11, 4000], "float32")
     data = GloVe(V, D).batches(rows, columns, counts, x_max=10, alpha=0.75)
@@ -212,7 +212,7 @@ def test_weights_and_targets():
 
 
 @pytest.mark.backend_neutral
-def test_every_epoch_gives_every_pair_once_in_an_order_of_its_own():
+def test_each_epoch_has_every_pair_once_in_a_new_order():
     rows, columns, counts = cooccurrences(some_text(), V, window=4)
     model = GloVe(V, D)
     size = 15
@@ -238,7 +238,7 @@ def test_every_epoch_gives_every_pair_once_in_an_order_of_its_own():
 
 
 @pytest.mark.backend_neutral
-def test_shards_are_parts_of_the_batches():
+def test_shards_concatenate_to_the_batches():
     rows, columns, counts = cooccurrences(some_text(), V, window=4)
     model = GloVe(V, D)
     whole = model.batches(rows, columns, counts, batch_size=6)
@@ -272,13 +272,13 @@ def test_saves_reloads_and_learns(tmp_path):
 
 
 @pytest.mark.full
-def test_pair_scores_are_a_layer(tmp_path):
+def test_pair_scores_pass_the_layer_checks(tmp_path):
     ids = np.arange(V, dtype="int32")
     check_layer(PairScores(V, D), {"rows": ids, "columns": ids[::-1].copy()}, tmp_path)
 
 
 @pytest.mark.full
-def test_a_compiled_model_trains_on_after_reloading(tmp_path):
+def test_reloaded_model_resumes_training(tmp_path):
     pairs = cooccurrences(some_text(), V, window=4)
     model = GloVe(V, D)
     model.compile(0.1)
@@ -291,7 +291,7 @@ def test_a_compiled_model_trains_on_after_reloading(tmp_path):
 
 
 @pytest.mark.full
-def test_finds_a_planted_matrix_of_low_rank():
+def test_training_recovers_a_low_rank_matrix():
     rng = np.random.default_rng(0)
     size, rank = 17, 2
     w, c = rng.normal(size=(2, size, rank))
@@ -334,7 +334,7 @@ def test_finds_a_planted_matrix_of_low_rank():
         ({"batch_size": 0}, "`batch_size` 1 or more. Received: 100.0, 0.75, 0"),
     ],
 )
-def test_batches_name_what_is_wrong(arguments, message):
+def test_batches_refuse_bad_arguments(arguments, message):
     arguments = {"rows": [3, 4], "columns": [4, 3], "counts": [1.0, 1.0], **arguments}
     with pytest.raises(ValueError, match=message):
         GloVe(V, D).batches(**arguments)

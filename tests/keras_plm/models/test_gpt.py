@@ -49,7 +49,7 @@ def packed(prompts=PROMPTS, length=5):
 
 @pytest.mark.full
 @pytest.mark.backend_neutral
-def test_base_is_the_released_model():
+def test_base_has_the_parameter_count_of_the_released_model():
     """REFERENCE: 116,534,784 weights with 40,478 tokens. A small table here needs less memory."""
     model = GPT(10, **GPT_SIZES["base"])
     assert model.count_params() + (40_478 - 10) * 768 == 116_534_784
@@ -72,7 +72,7 @@ def test_every_weight_learns():
 
 
 @pytest.mark.compiles
-def test_what_stands_behind_is_not_seen():
+def test_outputs_do_not_depend_on_later_tokens():
     model = gpt()
     first = read(model, [3, 4, 5, 6, 7])
     other = read(model, [3, 4, 5, 11, 12])
@@ -83,7 +83,7 @@ def test_what_stands_behind_is_not_seen():
 @pytest.mark.split_to("jax")
 @pytest.mark.compiles
 @pytest.mark.parametrize("pre_norm", [False, under_torch(True)])
-def test_prompts_of_any_length_go_on_as_read_whole(pre_norm):
+def test_batched_greedy_decoding_equals_rereading_each_text(pre_norm):
     model = gpt(pre_norm=pre_norm)
     written, scores = decoding.greedy(model, packed(), 0, -1, max_new_tokens=7)
     for prompt, row, score in zip(PROMPTS, written, scores, strict=True):
@@ -97,7 +97,7 @@ def test_prompts_of_any_length_go_on_as_read_whole(pre_norm):
 
 
 @pytest.mark.compiles
-def test_the_cache_changes_nothing():
+def test_decoding_with_cache_equals_decoding_without():
     model = gpt()
     for strategy, options in (
         (decoding.greedy, {}),
@@ -111,7 +111,7 @@ def test_the_cache_changes_nothing():
 
 
 @pytest.mark.full
-def test_beams_score_what_they_wrote():
+def test_beam_scores_equal_log_probabilities_of_their_texts():
     model = gpt()
     options = {"num_beams": 3, "length_penalty": 0.0, "max_new_tokens": 6}
     written, scores = decoding.beam_search(model, packed(), 0, 1, **options)
@@ -129,7 +129,7 @@ PIECES = ["<unk>", *"abcdefghijklmnopqrstuvwxyz", *(f"{c}</w>" for c in "tenamo.
 
 @pytest.mark.split_to("jax")
 @pytest.mark.compiles
-def test_strings_in_strings_out():
+def test_generate_continues_strings():
     tokenizer = BytePair(PIECES, [], scheme="gpt")
     model = gpt(tokenizer.text_size, max_sequence_length=40)
     prompts = ["the cat", "a", "on the mat, a cat"]
@@ -148,7 +148,7 @@ def test_strings_in_strings_out():
 
 
 @pytest.mark.backend_neutral
-def test_prompts_that_cannot_go_on_are_named():
+def test_prompts_that_cannot_be_continued_are_refused():
     tokenizer = BytePair(PIECES, [], scheme="gpt")
     model = gpt(tokenizer.text_size, max_sequence_length=12)
     with pytest.raises(ValueError, match="at most the model's 12 positions.*a prompt of length 12"):
@@ -193,7 +193,7 @@ def released(request, tmp_path):
 
 
 @pytest.mark.full
-def test_reads_what_transformers_wrote(released):
+def test_load_gpt_equals_outputs_of_transformers(released):
     _, folder, ids, wanted = released
     model = load_gpt(folder)
     outputs = model({"token_ids": ids, "padding_mask": ids >= 0})
@@ -204,7 +204,7 @@ def test_reads_what_transformers_wrote(released):
 
 
 @pytest.mark.full
-def test_reads_old_folders(released):
+def test_load_gpt_reads_old_folder_formats(released):
     """Old folders lack a model type, use torch's files, or hold a wrapped model."""
     import torch
     from safetensors.torch import load_file
@@ -230,7 +230,7 @@ def test_reads_old_folders(released):
 
 
 @pytest.mark.backend_neutral
-def test_what_transformers_would_lower_case_is_said(tmp_path):
+def test_save_gpt_warns_that_transformers_lower_cases_texts(tmp_path):
     for lowercase, said in ((False, 1), (True, 0)):
         tokenizer = BytePair(PIECES, [], scheme="gpt", lowercase=lowercase)
         with warnings.catch_warnings(record=True) as caught:
@@ -240,7 +240,7 @@ def test_what_transformers_would_lower_case_is_said(tmp_path):
 
 
 @pytest.mark.full
-def test_transformers_reads_what_we_wrote(released, tmp_path):
+def test_transformers_reads_a_saved_gpt(released, tmp_path):
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -275,7 +275,7 @@ def slices(folder, model, count=10):
 
 
 @pytest.mark.compiles
-def test_reads_the_originals_slices(tmp_path):
+def test_load_gpt_reads_slices_of_the_original(tmp_path):
     model = gpt()
     slices(tmp_path / "slices", model)
     again = load_gpt(tmp_path / "slices", num_heads=2)
@@ -283,7 +283,7 @@ def test_reads_the_originals_slices(tmp_path):
 
 
 @pytest.mark.backend_neutral
-def test_refuses_files_that_do_not_fit(tmp_path):
+def test_load_gpt_refuses_invalid_files(tmp_path):
     model = gpt()
     folder = tmp_path / "slices"
     slices(folder, model)

@@ -170,7 +170,7 @@ def test_discounts_by_hand():
     assert estimate_discounts([1] * 9 + [2] + [3] * 9 + [4]) == (0.5, 1.0, 1.5)
 
 
-def test_discounts_are_tested_both_ways():
+def test_training_text_has_estimated_and_fallback_discounts():
     """The test text has both orders with too few n-grams for discounts and orders with enough."""
     fallback = [tuple(row) == (0.5, 1, 1.5) for row in fitted("kneser_ney", 4).discounts]
     assert any(fallback) and not all(fallback)
@@ -178,7 +178,7 @@ def test_discounts_are_tested_both_ways():
 
 @pytest.mark.parametrize("order", [1, 2, 3, 4])
 @pytest.mark.parametrize("smoothing", SMOOTHINGS)
-def test_every_smoothing_is_its_definition(smoothing, order):
+def test_every_smoothing_agrees_with_loops(smoothing, order):
     model, loops = fitted(smoothing, order, k=0.3), Loops(smoothing, order, k=0.3)
     for m, found in enumerate(model.num_ngrams, start=1):
         assert found == sum(len(gram) == m for gram in loops.raw)
@@ -195,7 +195,7 @@ def test_every_smoothing_is_its_definition(smoothing, order):
 
 @pytest.mark.parametrize("order", [1, 2, 3, 4])
 @pytest.mark.parametrize("smoothing", SMOOTHINGS)
-def test_distribution_sums_to_one_and_gives_log_prob(smoothing, order):
+def test_distribution_sums_to_one_and_agrees_with_log_prob(smoothing, order):
     model = fitted(smoothing, order)
     never, rare = SIZE - 1, SIZE - 2
     contexts = [(), (0,), (0, 1), (1, 0, 0, 0), (END,), (0, END), (END, 0), (1, END, 1, 0)]
@@ -209,18 +209,18 @@ def test_distribution_sums_to_one_and_gives_log_prob(smoothing, order):
     np.testing.assert_allclose(model.log_prob(OTHER), along, rtol=1e-12)
 
 
-def test_contexts_never_reach_over_the_end_of_a_sentence():
+def test_contexts_stop_at_sentence_ends():
     model = fitted("kneser_ney", 4)
     assert (model.distribution([0, 1, END, 3]) == model.distribution([END, 3])).all()
     # A context begins a sentence, as the text of `log_prob` does.
     assert (model.distribution([END, 3]) == model.distribution([3])).all()
     assert (model.distribution([]) == model.distribution([0, END])).all()
-    behind = model.log_prob([0, 1, END, 3, 1, 0])[3:]
-    np.testing.assert_array_equal(behind, model.log_prob([3, 1, 0]))
+    with_context = model.log_prob([0, 1, END, 3, 1, 0])[3:]
+    np.testing.assert_array_equal(with_context, model.log_prob([3, 1, 0]))
 
 
 @pytest.mark.parametrize("smoothing", SMOOTHINGS)
-def test_log_prob_is_the_same_in_blocks(smoothing, monkeypatch):
+def test_log_prob_does_not_depend_on_block_size(smoothing, monkeypatch):
     whole = fitted(smoothing, 4)
     wanted = whole.log_prob(OTHER)
     for size in (1, 2, 13):
@@ -229,7 +229,7 @@ def test_log_prob_is_the_same_in_blocks(smoothing, monkeypatch):
         np.testing.assert_allclose(fitted(smoothing, 4).log_prob(OTHER), wanted, rtol=1e-9)
 
 
-def test_ids_of_any_integer_type_and_a_text_that_does_not_end():
+def test_fit_and_log_prob_accept_any_integer_type():
     assert OTHER[-1] != END
     wanted = NGram(SIZE).fit(OTHER).log_prob(TRAIN)
     for kind in (np.uint8, np.int16, np.uint64):
@@ -252,7 +252,7 @@ def test_smoothing_helps_on_new_text():
     assert best < fitted("kneser_ney", 3).perplexity(OTHER) < 1.4 * best < SIZE
 
 
-def test_interpolation_uses_long_contexts_where_they_are_sure():
+def test_interpolation_prefers_reliable_long_contexts():
     """In a repetitive text, two words determine the third, but one word does not."""
     ids = [0, 1, 3, 1, 0, 3, 4] * 60
     model = NGram(5, 3, "interpolation").fit(ids, ids[:200])
@@ -261,14 +261,14 @@ def test_interpolation_uses_long_contexts_where_they_are_sure():
     np.testing.assert_allclose(model.weights[-1], 1 / 4)  # the held-out text has no unknown context
 
 
-def test_nothing_is_drawn_that_is_impossible():
+def test_generate_draws_only_possible_sentences():
     model = NGram(7, 3, "mle").fit([3, 4, 2, 5, 3, 6, 2] * 5)
     drawn = {tuple(model.generate(5, seed=seed)) for seed in range(60)}
     assert drawn == {(3, 4, 2), (5, 3, 6, 2)}
     assert all(np.isfinite(model.perplexity(ids)) for ids in drawn)
 
 
-def test_whole_numbers_of_numpy_are_taken_others_refused(tmp_path):
+def test_settings_accept_numpy_integers_and_refuse_floats(tmp_path):
     ids = np.array([3, 4, 2, 3])
     NGram(ids.max() + 1, np.int64(2)).fit(ids).save(tmp_path / "x")
     assert NGram.load(tmp_path / "x").order == 2
@@ -290,7 +290,7 @@ def test_generate_is_a_function_of_the_seed():
     assert model.generate(0) == []
 
 
-def test_generate_follows_only_what_followed():
+def test_generate_draws_only_seen_ngrams():
     model, loops = fitted("mle", 3), Loops("mle", 3)
     for seed in range(20):
         ids = model.generate(30, context=[0, 1], seed=seed)
@@ -299,7 +299,7 @@ def test_generate_follows_only_what_followed():
             assert loops.probability(before[i], loops.context(before, i)) > 0
 
 
-def test_generate_draws_the_likeliest_when_cold_and_the_distribution_otherwise():
+def test_generate_follows_temperature_and_distribution():
     model = fitted("kneser_ney", 2)
     best = int(model.distribution([4]).argmax())
     assert {model.generate(1, [4], seed, temperature=1e-3)[0] for seed in range(9)} == {best}
@@ -309,7 +309,7 @@ def test_generate_draws_the_likeliest_when_cold_and_the_distribution_otherwise()
 
 
 @pytest.mark.parametrize("smoothing", SMOOTHINGS)
-def test_save_and_load_are_equal(smoothing, tmp_path):
+def test_loaded_model_equals_saved_model(smoothing, tmp_path):
     model = fitted(smoothing, 3, k=0.1)
     model.save(tmp_path / "model.safetensors")
     loaded = NGram.load(tmp_path / "model.safetensors")
@@ -318,7 +318,7 @@ def test_save_and_load_are_equal(smoothing, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
 
 
-def test_load_names_a_file_that_is_no_model(tmp_path):
+def test_load_refuses_files_that_are_no_model(tmp_path):
     from safetensors.numpy import save_file
 
     path = tmp_path / "model.safetensors"
@@ -341,7 +341,7 @@ def test_load_names_a_file_that_is_no_model(tmp_path):
 
 
 @pytest.mark.parametrize("smoothing", ["mle", "kneser_ney", "interpolation"])
-def test_load_refuses_counts_that_no_text_has(smoothing, tmp_path):
+def test_load_refuses_invalid_counts_and_settings(smoothing, tmp_path):
     from safetensors.numpy import load_file, save_file
 
     from keras_plm.files.arrays import NUMBERS, read_safetensors
@@ -450,7 +450,7 @@ def test_mixture_is_exact_where_probabilities_underflow():
     assert Mixture.fit_weights(models[2:] * 2, [0]).weights == [0.5, 0.5]
 
 
-def test_fitted_weights_are_steps_of_em_and_raise_the_likelihood():
+def test_mixture_weights_equal_em_steps_and_raise_likelihood():
     models = [fitted("kneser_ney", 3), fitted("add_k", 2), fitted("mle", 4)]
     probabilities = np.exp([model.log_prob(HELD_OUT) for model in models]).T.tolist()
     weights = [1 / 3] * 3

@@ -101,7 +101,7 @@ def test_a_compiled_model_reloads_with_its_loss(tmp_path):
     )
 
 
-def test_half_precision_gives_float32_logits():
+def test_half_precision_model_returns_float32_logits():
     model = MODELS["direct"](dtype="mixed_bfloat16")
     assert model.get_config()["dtype"] == "mixed_bfloat16"
     logits = model(some_inputs())
@@ -142,7 +142,7 @@ def test_contexts_stop_at_sentences(order):
 
 
 @pytest.mark.backend_neutral
-def test_contexts_of_several_blocks_are_as_those_of_one():
+def test_contexts_do_not_depend_on_block_borders():
     text = np.resize(some_text(997).astype("uint16"), BLOCK + 1009)
     found = contexts(text, 4, END)
     tail = slice(BLOCK - 50, BLOCK + 50)
@@ -152,7 +152,7 @@ def test_contexts_of_several_blocks_are_as_those_of_one():
 
 
 @pytest.mark.backend_neutral
-def test_batches_hold_every_word_once_an_epoch():
+def test_batches_contain_every_word_once_per_epoch():
     model = MODELS["direct"]()
     text = some_text(103)
     expected = sorted(zip(contexts(text, N, END).tolist(), text.tolist(), strict=True))
@@ -210,7 +210,7 @@ def test_log_prob_does_not_depend_on_the_batches(model):
 
 
 @pytest.mark.full
-def test_scores_follow_the_weights_within_a_fit():
+def test_perplexity_uses_current_weights_during_fit():
     model = MODELS["hidden"]()
     text = some_text()
     seen = [model.perplexity(text)]

@@ -64,7 +64,7 @@ def test_keeps_the_encoder_contract(tmp_path):
 
 @pytest.mark.full
 @pytest.mark.backend_neutral
-def test_is_fine_tuned_and_read():
+def test_fine_tuning_and_features_accept_own_encoder():
     encoder = GRUEncoder(11, 2, 8)
     options = {"epochs": 1, "batch_size": 4, "learning_rate": 1e-2}
     for method in (FineTune(**options, layer_decay=0.5), FeatureBased(**options, layers="mix")):
@@ -92,7 +92,7 @@ def test_is_saved_with_its_tokenizer(tmp_path):
 
 
 @pytest.mark.backend_neutral
-def test_what_is_missing_is_named():
+def test_missing_inputs_and_outputs_are_named():
     good = GRUEncoder(11, 1, 8)
     sequence, layers = good.output["sequence"], good.output["layers"]
     no_mask = {"token_ids": good.input["token_ids"]}
@@ -148,7 +148,7 @@ keras_plm.save("letters", my_encoder.Letters(13, 8), tokenizer)
 
 @pytest.mark.full
 @pytest.mark.backend_neutral
-def test_the_command_imports_its_class(table, tmp_path):
+def test_command_imports_the_class_of_an_own_encoder(table, tmp_path):
     (tmp_path / "my_encoder.py").write_text(MODULE)
 
     def run(*arguments):

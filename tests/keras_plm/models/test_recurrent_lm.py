@@ -33,7 +33,7 @@ def test_keeps_the_encoder_contract(tmp_path):
 
 
 @pytest.mark.backend_neutral
-def test_base_is_the_papers():
+def test_base_has_the_sizes_of_the_paper():
     base = RECURRENT_LM_SIZES["base"]
     assert (base["num_layers"], base["units"], base["hidden_dim"]) == (1, 2048, 768)
 
@@ -60,7 +60,7 @@ def test_agrees_with_keras_lstm():
 
 
 @pytest.mark.compiles
-def test_prompts_of_any_length_go_on_as_read_whole():
+def test_batched_greedy_decoding_equals_rereading_each_text():
     lm, prompts = model(), [[3, 4, 5, 6], [7], [8, 9, 2]]
     token_ids = np.zeros((3, 5), "int32")
     for row, prompt in zip(token_ids, prompts, strict=True):
@@ -82,7 +82,7 @@ def test_prompts_of_any_length_go_on_as_read_whole():
 
 
 @pytest.mark.full
-def test_solves_tasks_as_gpt_does():
+def test_recurrent_lm_fine_tunes_with_language_model_loss():
     examples = [Example("a b", "yes"), Example("c d e", "no")] * 8
     method = FineTune(learning_rate=1e-2, epochs=2, dropout=0.0, language_model_weight=0.5)
     fitted = method.fit(model(TOKENIZER.text_size), Classifier, TOKENIZER, examples)
@@ -91,6 +91,6 @@ def test_solves_tasks_as_gpt_does():
 
 
 @pytest.mark.backend_neutral
-def test_refuses_sizes_without_meaning():
+def test_refuses_invalid_sizes():
     with pytest.raises(ValueError, match="units"):
         RecurrentLM(9, num_layers=1, units=0, hidden_dim=4)

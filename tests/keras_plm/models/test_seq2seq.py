@@ -74,7 +74,7 @@ def make_loud(model, times=10):
 
 @pytest.mark.compiles
 @pytest.mark.quick_cases("additive", "transformer")
-def test_models_are_causal_and_blind_to_padding(model):
+def test_models_are_causal_and_ignore_padding(model):
     make_loud(model)
     inputs = some_inputs()
     logits = to_numpy(model(inputs))
@@ -128,7 +128,7 @@ def test_models_save_reload_and_learn(model, tmp_path):
 
 @pytest.mark.compiles
 @pytest.mark.quick_cases("additive", "transformer")
-def test_weights_of_attention_are_shares_of_the_source(model):
+def test_attention_weights_sum_to_one_over_the_real_source(model):
     inputs = some_inputs()
     if getattr(model, "attention", model) is None:
         with pytest.raises(ValueError, match="need a model with attention"):
@@ -150,7 +150,7 @@ def test_weights_of_attention_are_shares_of_the_source(model):
 
 
 @pytest.mark.compiles
-def test_the_state_begins_as_the_paper_says():
+def test_initial_decoder_state_equals_its_formula():
     model = Seq2Seq(V, 4, 6, attention="additive")
     inputs = {name: keras.ops.convert_to_tensor(x) for name, x in some_inputs().items()}
     memory, state = model.prefill(inputs, T)
@@ -186,7 +186,7 @@ def test_transformer_encoder_passes_the_checks(tmp_path):
 
 @pytest.mark.backend_neutral
 @pytest.mark.parametrize("size, parameters", [("base", 63_045_632), ("big", 214_171_648)])
-def test_published_sizes_count_as_published(size, parameters):
+def test_parameter_counts_equal_published_counts(size, parameters):
     settings = TRANSFORMER_SIZES[size]
     wanted = {"base": (6, 8, 512, 2048, 0.1), "big": (6, 16, 1024, 4096, 0.3)}[size]
     assert tuple(settings.values()) == wanted
@@ -197,7 +197,7 @@ def test_published_sizes_count_as_published(size, parameters):
 
 
 @pytest.mark.backend_neutral
-def test_sizes_are_arguments():
+def test_seq2seq_sizes_are_valid_arguments():
     for size in SEQ2SEQ_SIZES:
         assert set(SEQ2SEQ_SIZES[size]) == {"embedding_dim", "hidden_dim"}
     Seq2Seq(V, **SEQ2SEQ_SIZES["tiny"])
@@ -205,7 +205,7 @@ def test_sizes_are_arguments():
 
 @pytest.mark.split_to("jax")
 @pytest.mark.full
-def test_half_precision_is_near():
+def test_bfloat16_is_near_float32():
     inputs = some_inputs()
     for make in (
         lambda dtype: Seq2Seq(V, 4, 6, dtype=dtype),

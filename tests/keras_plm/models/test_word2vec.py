@@ -37,7 +37,7 @@ def softplus(x):
 
 @pytest.mark.parametrize("architecture, objective", KINDS)
 @pytest.mark.parametrize("kind", [Word2Vec, FastText])
-def test_loss_is_that_of_all_pairs(architecture, objective, kind):
+def test_loss_equals_the_sum_over_all_pairs(architecture, objective, kind):
     model = make(architecture, objective, kind)
     batches = model.batches(text(), negatives=7, sample=None, tokens_per_batch=44)
     source = batches.collate.__self__
@@ -121,7 +121,7 @@ def test_model_learns_and_reloads(kind, architecture, objective, tmp_path):
 
 
 @pytest.mark.full
-def test_words_of_a_topic_come_together():
+def test_words_of_one_topic_get_similar_vectors():
     rng = np.random.default_rng(0)
     sentences = [[*rng.choice([3, 4, 5] if i % 2 else [6, 7, 8], 8), 2] for i in range(600)]
     for architecture, objective in KINDS:
@@ -144,7 +144,7 @@ def test_every_word_of_a_short_text_is_learned():
 
 @pytest.mark.backend_neutral
 @pytest.mark.parametrize("kind", [Word2Vec, FastText])
-def test_another_text_is_read_by_the_counts_of_the_first(kind, tmp_path):
+def test_batches_of_another_text_use_the_first_counts(kind, tmp_path):
     model = make("skip_gram", "hierarchical_softmax", kind)
     assert model.counts is None
     first = model.batches(text(), sample=1e-2).collate.__self__
@@ -159,7 +159,7 @@ def test_another_text_is_read_by_the_counts_of_the_first(kind, tmp_path):
     assert (fresh.batches(other).collate.__self__.keep[3:] > 0).all()
 
 
-def test_rates_have_defaults_of_their_kind():
+def test_default_learning_rate_depends_on_model_and_objective():
     for architecture, objective in KINDS:
         model = make(architecture, objective)
         model.compile()
@@ -169,7 +169,7 @@ def test_rates_have_defaults_of_their_kind():
 
 
 @pytest.mark.backend_neutral
-def test_frequent_words_are_left_out():
+def test_frequent_words_are_subsampled_as_in_word2vec_c():
     ids = np.concatenate([np.full(9000, 3), np.full(900, 4), np.full(100, 5), [2] * 50])
     ids = np.random.default_rng(0).permutation(ids)
     source = Word2Vec(6, 4, row_length=4).batches(ids, sample=1e-2).collate.__self__
@@ -191,7 +191,7 @@ def test_frequent_words_are_left_out():
 
 
 @pytest.mark.backend_neutral
-def test_batches_are_the_same_for_a_seed():
+def test_equal_seeds_create_equal_batches():
     model = make("skip_gram", "negative_sampling")
     first, second, other = (
         model.batches(text(), sample=None, tokens_per_batch=44, seed=s) for s in (3, 3, 4)
@@ -201,7 +201,7 @@ def test_batches_are_the_same_for_a_seed():
     assert len({b[0]["token_ids"].tobytes() for b in first}) == len(first)
 
 
-def test_huffman_codes_are_shortest_and_sum_to_one():
+def test_huffman_codes_are_shortest_and_define_probabilities():
     rng = np.random.default_rng(0)
     counts = rng.integers(0, 50, 31) * (rng.random(31) > 0.2)
     nodes, turns = huffman_paths(counts)
@@ -223,7 +223,7 @@ def test_huffman_codes_are_shortest_and_sum_to_one():
     np.testing.assert_allclose(sum(probabilities), 1, rtol=1e-12)
 
 
-def test_fasttext_vectors_are_means_of_parts():
+def test_fasttext_vectors_are_means_of_word_and_ngram_vectors():
     model = FastText(VOCABULARY, 4, row_length=6, window=2, min_n=2, max_n=4, buckets=53)
     table = to_numpy(model.embedding.embeddings)
     used = {int(bucket): i for i, bucket in enumerate(model.bucket_ids)}
@@ -244,7 +244,7 @@ def test_fasttext_vectors_are_means_of_parts():
     assert SubwordEmbedding.from_config(layer.get_config()).get_config() == layer.get_config()
 
 
-def test_a_rate_is_an_optimizer():
+def test_compile_with_a_learning_rate_uses_adagrad():
     model = make("skip_gram", "negative_sampling")
     model.compile(0.25)
     assert_close(ops.convert_to_numpy(model.optimizer.learning_rate), 0.25)

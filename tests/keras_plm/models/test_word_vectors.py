@@ -32,13 +32,13 @@ def test_encoder_contract(encoder, tmp_path):
 
 
 @pytest.mark.full
-def test_layers(tmp_path):
+def test_word_table_and_spelling_pass_layer_checks(tmp_path):
     ids = {"token_ids": np.array([[0, 3, 4], [9, 1, 5]], "int32")}
     check_layer(WordTable(10, 4), ids, tmp_path)
     check_layer(Spelling(VOCABULARY, 3), ids, tmp_path, learns=False)  # ReLUs may be inactive
 
 
-def test_gives_the_vectors(encoder):
+def test_encoder_returns_the_vectors_of_words(encoder):
     tokenizer = encoder.tokenizer()
     assert not tokenizer.lowercase  # because of Paris
     packed = tokenizer.pack([["queen", "never", "é"], ["man"]])
@@ -67,7 +67,7 @@ def test_spelling_against_loops():
         assert_close(row, best)
 
 
-def test_questions(encoder):
+def test_similar_words_and_analogies_equal_cosines(encoder):
     unit = VECTORS / np.linalg.norm(VECTORS, axis=1, keepdims=True)
     cosines = unit @ unit.T
     order = [i for i in np.argsort(-cosines[0]) if i != 0]
@@ -85,7 +85,7 @@ def test_questions(encoder):
     assert len(encoder.most_similar(["king", "queen"], unlike="man", count=99)) == 4
 
 
-def test_files_both_ways(encoder, tmp_path):
+def test_vector_files_round_trip(encoder, tmp_path):
     for name, format in (("v.txt", "word2vec"), ("v.bin", "binary"), ("v.glove", "glove")):
         encoder.write(tmp_path / name, format)
         again = WordVectors.read(tmp_path / name)
@@ -101,7 +101,7 @@ def test_files_both_ways(encoder, tmp_path):
 
 
 @pytest.mark.full
-def test_real_glove(data):
+def test_published_glove_file_loads(data):
     encoder = WordVectors.read(data("word_similarity/glove.6B.100d.sample.txt.gz"))
     assert len(encoder.words) == 100 and encoder.hidden_dim == 100
     nearest = [word for word, _ in encoder.most_similar("was", count=5)]
@@ -121,7 +121,7 @@ TAGGED = [Example([a, "apple", b], ["A", "O", "B"]) for a in ("king", "man")
 
 
 @pytest.mark.backend_neutral
-def test_what_could_not_be_loaded_is_not_saved(encoder, tmp_path):
+def test_save_refuses_models_that_load_cannot_read(encoder, tmp_path):
     with pytest.raises(ValueError, match="Save other models with `model.save`.*Word2Vec"):
         keras_plm.save(tmp_path / "x", Word2Vec(encoder.vocabulary_size), encoder.tokenizer())
     assert not (tmp_path / "x").exists()
@@ -147,7 +147,7 @@ def test_heads_learn_from_word_vectors(encoder, tmp_path):
 
 
 @pytest.mark.full
-def test_only_the_characters_learn():
+def test_frozen_vectors_stay_while_character_filters_learn():
     encoder = WordVectors.from_vectors(WORDS, VECTORS, character_filters=6, learns=False)
     assert encoder.hidden_dim == 11
     model = FineTune(epochs=3, learning_rate=0.05).fit(encoder, Tagger, encoder.tokenizer(), TAGGED)
@@ -158,7 +158,7 @@ def test_only_the_characters_learn():
     assert not np.allclose(before, after)
 
 
-def test_words_without_a_vector_are_spelled(encoder):
+def test_words_without_a_vector_get_character_features(encoder):
     more = encoder.with_words(["king", "prince", "King", "prince"], character_filters=4)
     assert more.words == [*WORDS, "prince", "King"] and more.hidden_dim == 9
     added = np.stack([np.zeros(5), VECTORS[0]])
@@ -168,7 +168,7 @@ def test_words_without_a_vector_are_spelled(encoder):
     assert (known[:5] == 0).all() and not np.allclose(known[5:], unseen[5:])
 
 
-def test_a_copy_with_more_words_keeps_its_settings():
+def test_with_words_copies_all_settings():
     encoder = WordVectors.from_vectors(WORDS, VECTORS, 4, learns=False, dropout=0.3)
     encoder.trainable = False
     more = encoder.with_words(["zebra"])

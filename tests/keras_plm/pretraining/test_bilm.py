@@ -83,7 +83,7 @@ def test_sentences_are_packed_as_in_the_original(text, rows, steps):
 
 
 @pytest.mark.backend_neutral
-def test_rare_words_are_spelled_but_not_predicted(text):
+def test_rare_words_are_inputs_but_unknown_as_targets(text):
     stream, lexicon = text
     x, _, _ = bilm_batches(
         stream, lexicon, 6, num_sampled=0, batch_size=1, unroll_steps=17, widest=2
@@ -94,7 +94,7 @@ def test_rare_words_are_spelled_but_not_predicted(text):
 
 
 @pytest.mark.backend_neutral
-def test_epochs_begin_anew_and_samples_are_drawn_again(text):
+def test_epochs_repeat_the_text_with_new_negative_samples(text):
     stream, lexicon = text
     batches = bilm_batches(
         stream, lexicon, 8, num_sampled=3, batch_size=2, unroll_steps=3, seed=1, widest=2
@@ -110,13 +110,13 @@ def test_epochs_begin_anew_and_samples_are_drawn_again(text):
 
 
 @pytest.mark.backend_neutral
-def test_packing_leaves_out_what_fills_no_batch():
+def test_packing_drops_an_incomplete_last_batch():
     assert pack_sentences([3, 4, 2, 2], batch_size=2, unroll_steps=3) == ([[0, 2, 3], [1]], 1)
     taken, batches = pack_sentences([5, 1, 1], batch_size=1, unroll_steps=2)
     assert batches == 3 and taken == [[0, 1, 2]]
 
 
-def test_log_uniform_words_are_as_likely_as_they_should_be():
+def test_log_uniform_draws_match_expected_counts():
     rng = np.random.default_rng(0)
     seen, expected = np.zeros(50), np.zeros(50)
     for _ in range(2000):
@@ -128,7 +128,7 @@ def test_log_uniform_words_are_as_likely_as_they_should_be():
     assert np.abs(seen / expected - 1).max() < 0.1
 
 
-def test_softmax_is_the_formula_in_any_chunk(tmp_path):
+def test_softmax_equals_the_formula_for_any_chunk_size(tmp_path):
     rng = np.random.default_rng(0)
     hidden = rng.normal(size=(2, 3, 5)).astype("float32")
     targets = rng.integers(0, 11, (2, 3)).astype("int32")
@@ -151,7 +151,7 @@ def test_softmax_is_the_formula_in_any_chunk(tmp_path):
 
 
 @pytest.mark.parametrize("low", [-1e4, -1e30])
-def test_a_word_that_is_impossible_costs_no_precision(low):
+def test_logsumexp_stays_precise_with_very_low_logits(low):
     x = np.array([[1.0, 0.5], [1.0, -0.25]], "float32")
     kernel = np.array([[low, 0.0], [0.5, 1.0], [-1.0, 2.0]], "float32")
     logits = x[:, :1] * kernel[1:, 0] + x[:, 1:] * kernel[1:, 1]
@@ -170,7 +170,7 @@ def sampled_shares(logits, target, ids, counts, target_count):
 
 
 @pytest.mark.full
-def test_sampled_softmax_learns_what_the_whole_one_learns():
+def test_sampled_softmax_has_the_optimum_of_full_softmax():
     """If word frequencies equal the softmax, the expected gradient is zero for both losses."""
     rng = np.random.default_rng(0)
     count, layer = 12, SampledSoftmax(12)
@@ -207,7 +207,7 @@ def test_sampled_softmax_learns_what_the_whole_one_learns():
 
 
 @pytest.mark.compiles
-def test_sampling_all_but_one_word_nearly_is_the_whole():
+def test_sampling_all_words_equals_full_softmax():
     """If all other words are sampled, sampled and whole softmax agree up to the correction."""
     rng = np.random.default_rng(0)
     layer = SampledSoftmax(9)
@@ -242,7 +242,7 @@ def make(num_sampled=0, batch_size=2, dropout=0.0, vocabulary_size=8, dtype=None
 
 
 @pytest.mark.compiles
-def test_losses_are_those_of_the_encoders_layers(text):
+def test_losses_equal_a_softmax_over_the_top_layer(text):
     """On whole sentences with zero states, compares with the top layer and a softmax by hand."""
     stream, lexicon = text
     model = make(batch_size=1)
@@ -265,7 +265,7 @@ def test_losses_are_those_of_the_encoders_layers(text):
 
 @pytest.mark.split_to("jax")
 @pytest.mark.full
-def test_losses_are_counted_in_float32_under_bfloat16(text):
+def test_losses_are_float32_under_bfloat16(text):
     stream, lexicon = text
     whole, half = make(num_sampled=3), make(num_sampled=3, dtype="mixed_bfloat16")
     half.set_weights(whole.get_weights())
@@ -282,7 +282,7 @@ def test_losses_are_counted_in_float32_under_bfloat16(text):
 
 @pytest.mark.split_to("jax")
 @pytest.mark.full
-def test_is_built_from_its_config_and_saved(text, tmp_path):
+def test_reloaded_bilm_has_equal_perplexity(text, tmp_path):
     stream, lexicon = text
     model = make(num_sampled=3)
     model.compile()
@@ -305,7 +305,7 @@ def test_is_built_from_its_config_and_saved(text, tmp_path):
 @pytest.mark.split_to("jax")
 @pytest.mark.full
 @pytest.mark.parametrize("samples, bound", [under_torch(0, 1.1), (12, 1.3)])
-def test_a_memorised_text_is_no_surprise(tmp_path, samples, bound):
+def test_memorised_text_has_perplexity_near_1(tmp_path, samples, bound):
     """The perplexity is near 1. The bound is wider with samples, because few steps are noisy."""
     path = tmp_path / "text.txt"
     words = [f"w{i}" for i in range(30)]
@@ -327,7 +327,7 @@ def test_a_memorised_text_is_no_surprise(tmp_path, samples, bound):
 
 @pytest.mark.split_to("jax")
 @pytest.mark.compiles
-def test_every_weight_learns_by_adagrad(text):
+def test_adagrad_changes_every_weight(text):
     stream, lexicon = text
     model = make(num_sampled=3)
     model.compile()
@@ -339,7 +339,7 @@ def test_every_weight_learns_by_adagrad(text):
 
 
 @pytest.mark.backend_neutral
-def test_refuses_what_does_not_fit(text):
+def test_unsuitable_encoders_streams_and_sizes_are_refused(text):
     stream, lexicon = text
     with pytest.raises(ValueError, match="without states of its own"):
         BiLM(ELMo(**TINY, carried_rows=2), 8)

@@ -28,7 +28,7 @@ def text(tmp_path):
     return TokenStream.build(path, words, tmp_path / "stream", sentences="lines"), words
 
 
-def test_loss_and_gradients_are_those_of_all_logits(monkeypatch):
+def test_tied_loss_and_gradients_equal_those_of_full_logits(monkeypatch):
     """The table has two uses: the scored tokens, and all tokens of the softmax."""
     by_fours = functools.partial(logsumexp_of_products, rows=4)
     monkeypatch.setattr("keras_plm.pretraining.causal_lm.logsumexp_of_products", by_fours)
@@ -64,7 +64,7 @@ def test_loss_and_gradients_are_those_of_all_logits(monkeypatch):
 
 
 @pytest.mark.compiles
-def test_each_token_is_predicted_from_those_before(text):
+def test_each_token_is_predicted_from_preceding_tokens(text):
     stream, words = text
     model = CausalLM(GPT(len(words), **TINY))
     x, y, _ = causal_lm_batches(stream, words, 6, batch_size=4, training=False)[0]
@@ -80,7 +80,7 @@ def test_each_token_is_predicted_from_those_before(text):
 
 
 @pytest.mark.backend_neutral
-def test_windows_move_from_epoch_to_epoch(text):
+def test_windows_shift_between_epochs(text):
     stream, words = text
     batches = causal_lm_batches(stream, words, 6, batch_size=4)
     tokens = np.asarray(stream.tokens).tolist()
@@ -98,7 +98,7 @@ def test_windows_move_from_epoch_to_epoch(text):
 
 @pytest.mark.full
 @pytest.mark.backend_neutral
-def test_a_memorised_text_is_no_surprise(text, tmp_path):
+def test_memorised_text_has_low_perplexity(text, tmp_path):
     stream, words = text
     set_seed(0)
     model = CausalLM(GPT(len(words), **{**TINY, "hidden_dim": 32}))
@@ -114,7 +114,7 @@ def test_a_memorised_text_is_no_surprise(text, tmp_path):
 
 
 @pytest.mark.backend_neutral
-def test_refuses_what_does_not_fit(text):
+def test_unsuitable_encoders_and_streams_are_refused(text):
     stream, words = text
     with pytest.raises(ValueError, match="needs a causal encoder"):
         CausalLM(BERT(9, 1, 1, 4, 4))
@@ -142,18 +142,18 @@ class TestTokenLosses:
         return [-logs[t, token] for t, token in enumerate(ids[0, 1:])]
 
     @pytest.mark.compiles
-    def test_are_those_of_the_model(self):
+    def test_token_losses_equal_the_models_log_probabilities(self):
         encoder = self.model()
         found = token_losses(encoder, self.tokenizer, ["a b c", "d e"])
         np.testing.assert_allclose(found[0], self.by_hand(encoder, [1, 2, 3]), atol=1e-4)
         np.testing.assert_allclose(found[1], self.by_hand(encoder, [4, 5]), atol=1e-4)
-        behind = token_losses(encoder, self.tokenizer, ["d e", "f"], contexts=["a b c", "a"])
+        with_context = token_losses(encoder, self.tokenizer, ["d e", "f"], contexts=["a b c", "a"])
         wanted = self.by_hand(encoder, [1, 2, 3, 4, 5])[2:]
-        np.testing.assert_allclose(behind[0], wanted, atol=1e-4)
-        np.testing.assert_allclose(behind[1], self.by_hand(encoder, [1, 6]), atol=1e-4)
+        np.testing.assert_allclose(with_context[0], wanted, atol=1e-4)
+        np.testing.assert_allclose(with_context[1], self.by_hand(encoder, [1, 6]), atol=1e-4)
 
     @pytest.mark.backend_neutral
-    def test_what_cannot_be_predicted_is_named(self):
+    def test_invalid_texts_and_contexts_are_refused(self):
         encoder = self.model()
         for texts, contexts, match in (
             (["a b", "c"], None, "or two without a context.*Received: 'c'"),

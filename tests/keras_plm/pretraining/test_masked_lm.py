@@ -43,7 +43,7 @@ def every(source):
 
 
 @pytest.mark.backend_neutral
-def test_shares_of_masked_random_and_kept_tokens(stream):
+def test_fractions_of_masked_random_and_unchanged_tokens(stream):
     source = masked_lm_batches(stream, TOKENIZER, max_length=64, batch_size=16)
     hidden = shown = random = kept = tokens = 0
     for x, y, weights in every(source):
@@ -102,7 +102,7 @@ def test_the_unmasked_row_is_text_of_the_stream(stream):
 
 
 @pytest.mark.backend_neutral
-def test_whole_words_are_masked_whole(stream):
+def test_whole_word_masking_masks_all_pieces_of_a_word(stream):
     source = masked_lm_batches(
         stream,
         TOKENIZER,
@@ -140,7 +140,7 @@ def words_of(tokenizer, text):
 
 
 @pytest.mark.backend_neutral
-def test_ids_tell_where_words_begin(tmp_path):
+def test_starts_word_agrees_with_word_ids(tmp_path):
     added = ["##x", {"content": "ab cd", "normalized": False}]
     tokenizer = WordPiece([*TOKENIZER.vocabulary, "##1", "low"], added_tokens=added)
     for text in ["low lowa low1 lowqq, ##x a##x ab cd.", *TEXTS]:
@@ -149,7 +149,7 @@ def test_ids_tell_where_words_begin(tmp_path):
 
 
 @pytest.mark.backend_neutral
-def test_ids_of_kerashub_tell_where_words_begin(tmp_path):
+def test_starts_word_of_kerashub_agrees_with_word_ids(tmp_path):
     pytest.importorskip("keras_hub")
     from keras_plm.checkpoints.keras_hub import HubTokenizer
     from tests.keras_plm.checkpoints.hub_models import hub_tokenizer, sentence_piece
@@ -164,7 +164,7 @@ def test_ids_of_kerashub_tell_where_words_begin(tmp_path):
 
 
 @pytest.mark.backend_neutral
-def test_tokenizers_without_the_tokens_of_a_row_are_refused(stream):
+def test_tokenizers_without_special_tokens_are_refused(stream):
     pieces = BytePair(["<unk>", "a</w>"], [], scheme="gpt")
     for tokenizer in (pieces, Characters(), Words(["[PAD]", "[UNK]", "[EOS]", "a"])):
         with pytest.raises(ValueError, match="Rows of masked text need .*without cls_id"):
@@ -181,7 +181,7 @@ def test_tokenizers_without_the_tokens_of_a_row_are_refused(stream):
 
 
 @pytest.mark.backend_neutral
-def test_special_tokens_of_other_names_and_ids(stream):
+def test_other_special_tokens_change_only_their_ids(stream):
     """Rows are the same except for the ids of the special tokens."""
     names = ["<pad>", "<unk>", "<s>", "</s>", "<mask>"]
     pieces = TOKENIZER.vocabulary[5:]
@@ -204,7 +204,7 @@ def test_special_tokens_of_other_names_and_ids(stream):
 
 
 @pytest.mark.backend_neutral
-def test_epochs_draw_anew_and_the_same_for_the_same_seed(stream):
+def test_masks_differ_by_epoch_and_repeat_for_equal_seeds(stream):
     first, second = (masked_lm_batches(stream, TOKENIZER, 32, batch_size=8) for _ in range(2))
     for a, b in zip(keras.tree.flatten(first[0]), keras.tree.flatten(second[0]), strict=True):
         np.testing.assert_array_equal(a, b)
@@ -212,7 +212,7 @@ def test_epochs_draw_anew_and_the_same_for_the_same_seed(stream):
     assert not np.array_equal(first[0][0]["token_ids"], second[0][0]["token_ids"])
 
 
-def test_head_scores_masked_positions_as_the_formula():
+def test_head_scores_of_masked_positions_equal_the_formula():
     from scipy.special import erf
 
     encoder = BERT(25, **SIZE, max_sequence_length=8)
@@ -294,7 +294,7 @@ def test_bad_input_is_explained(stream, tmp_path):
 
 
 @pytest.mark.backend_neutral
-def test_a_long_stream_is_read_in_parts(stream):
+def test_long_stream_is_read_in_one_part_per_epoch(stream):
     """A part is an epoch. A pass reads all sentences of all parts, in a new order."""
     options = {
         "max_length": 32,
@@ -307,7 +307,7 @@ def test_a_long_stream_is_read_in_parts(stream):
     rows = source.collate.__self__
     parts = rows.parts
     assert len(parts) == round(total / 900) and parts[0][0] == 0 and parts[-1][1] == 150
-    assert all(before[1] == behind[0] for before, behind in itertools.pairwise(parts))
+    assert all(one[1] == other[0] for one, other in itertools.pairwise(parts))
     sizes = [int(np.diff(stream.sentences[stream.documents[list(part)]])[0]) for part in parts]
     assert max(sizes) - min(sizes) < 250  # about two documents
     ends, orders = stream.sentences[stream.documents][1:], []
@@ -328,7 +328,7 @@ def test_a_long_stream_is_read_in_parts(stream):
 
 
 @pytest.mark.backend_neutral
-def test_parts_have_other_documents_to_follow(stream):
+def test_every_part_has_documents_for_random_pairs(stream):
     source = masked_lm_batches(stream, TOKENIZER, 32, part_tokens=1, batch_size=8)
     parts = source.collate.__self__.parts
     assert len(parts) > 30 and all(end - first >= 2 for first, end in parts)
@@ -337,7 +337,7 @@ def test_parts_have_other_documents_to_follow(stream):
 
 
 @pytest.mark.backend_neutral
-def test_left_to_right_rows_are_those_of_one_text(stream):
+def test_left_to_right_targets_are_the_next_tokens(stream):
     """Each token after the first is a target once; [CLS] and [SEP] enclose the row."""
     options = {"max_length": 32, "batch_size": 8, "next_sentence": False}
     source = masked_lm_batches(stream, TOKENIZER, left_to_right=True, **options)

@@ -139,13 +139,13 @@ def test_lossless_on_odd_texts(tmp_path):
         assert tokenizer.detokenize(tokenizer.encode([text]).token_ids) == cleaned(text)
 
 
-def test_a_word_is_the_same_before_a_comma(trained):
+def test_punctuation_does_not_change_tokens_of_a_word(trained):
     plain, comma = trained.tokenize("der Läufer läuft"), trained.tokenize("der Läufer, läuft.")
     assert [p for p in comma if p not in (",", ".")] == plain
 
 
 @pytest.mark.full
-def test_trainings_agree_across_processes(data):
+def test_training_is_deterministic_across_processes(data):
     path = data("multi30k/train.en.gz")
     code = (
         "import sys, hashlib, json; from keras_plm.tokenizers import BytePair;"
@@ -159,7 +159,7 @@ def test_trainings_agree_across_processes(data):
     assert hashes[0] == hashes[1] and len(hashes[0]) == 65
 
 
-def test_packs_text_and_end(tokenizer):
+def test_pack_appends_the_end_token(tokenizer):
     packed = tokenizer.pack(["low lower.", "low", ""])
     assert packed["token_ids"].tolist() == [[13, 13, 14, 5, 3], [13, 3, 0, 0, 0], [3, 0, 0, 0, 0]]
     assert packed["padding_mask"].sum(axis=1).tolist() == [5, 2, 1]
@@ -169,7 +169,7 @@ def test_packs_text_and_end(tokenizer):
     assert tokenizer.pack([])["token_ids"].shape == (0, 0)
 
 
-def test_cuts_text_but_keeps_the_end(tokenizer):
+def test_truncation_preserves_the_end_token(tokenizer):
     rows = tokenizer.encode(["low lower.", "low"], max_length=3)
     assert rows.token_ids.tolist() == [13, 13, 3, 13, 3]
     assert rows.lengths.tolist() == [3, 2] and rows.cut.tolist() == [2, 0]
@@ -185,7 +185,7 @@ def test_offsets_point_into_the_original_text(tokenizer):
     assert packed["word_ids"][0].tolist() == [0, 1, 1, 2, 2, 3, 3, -1]
 
 
-def test_offsets_join_to_the_text(trained):
+def test_offsets_cover_all_text_except_spaces(trained):
     text = '"Die süßen Blumen?", fragte er; der L\u00e4ufer (low)  im 東 Tower.'
     packed = trained.pack([text], return_offsets=True)
     spans = [text[a:b] for a, b in packed["offsets"][0]]
@@ -196,7 +196,7 @@ def test_offsets_join_to_the_text(trained):
             assert piece.removeprefix(" ") == unicodedata.normalize("NFC", span)
 
 
-def test_lists_of_words(tokenizer):
+def test_lists_of_words_get_word_ids_and_offsets(tokenizer):
     rows = tokenizer.encode([["low", "\u200d", "lower.", ""]], return_offsets=True)
     assert rows.token_ids.tolist() == [13, 1, 13, 14, 5, 1, 3]
     assert rows.word_ids.tolist() == [0, 1, 2, 2, 2, 3, -1]
@@ -204,7 +204,7 @@ def test_lists_of_words(tokenizer):
     assert tokenizer.tokenize(["low", "er"]) == [" low", " ", "er"]
 
 
-def test_unknown_characters(tokenizer):
+def test_unknown_characters_become_unk_or_raise_errors(tokenizer):
     assert tokenizer.tokenize("low東er.") == [" low", "[UNK]", "er", "."]
     strict = BytePair(PIECES, MERGES, unknown="error")
     assert strict.tokenize("low lower.") == tokenizer.tokenize("low lower.")
@@ -215,7 +215,7 @@ def test_unknown_characters(tokenizer):
             call("low東er")
 
 
-def test_special_tokens_in_a_text_are_text():
+def test_special_token_strings_in_text_are_plain_text():
     tokenizer = BytePair([*PIECES, *"[]BDENOPSAUK"], MERGES)
     text = "[EOS] low[EOS][PAD] [UNK] low [BOS]"
     for batch in ([text], [text.split()]):
@@ -224,7 +224,7 @@ def test_special_tokens_in_a_text_are_text():
         assert tokenizer.detokenize(ids) == text
 
 
-def test_detokenize_leaves_special_tokens_out(tokenizer):
+def test_detokenize_omits_special_tokens(tokenizer):
     assert tokenizer.detokenize(np.array([2, 13, 13, 14, 5, 3, 0, 0])) == "low lower."
     assert tokenizer.detokenize([]) == ""
 
@@ -243,7 +243,7 @@ def test_save_load_round_trip(trained, tmp_path):
     assert not list(tmp_path.glob("*.tmp"))
 
 
-def test_the_saved_file_is_a_tokenizer_json(trained, tmp_path):
+def test_saved_file_loads_in_the_tokenizers_package(trained, tmp_path):
     tokenizers = pytest.importorskip("tokenizers")
     trained.save(tmp_path / "tokenizer.json")
     peer = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
@@ -278,7 +278,7 @@ def test_bad_input_is_explained(tokenizer, corpus, tmp_path):
     assert len(BytePair.train(tmp_path / "letters.txt", 15)) == 15
 
 
-def test_damaged_and_foreign_files_are_named(tokenizer, tmp_path):
+def test_errors_name_damaged_and_foreign_files(tokenizer, tmp_path):
     path = tmp_path / "tokenizer.json"
     with pytest.raises(ValueError, match="No file .*tokenizer.json"):
         BytePair.load(path)

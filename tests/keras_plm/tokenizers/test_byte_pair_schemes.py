@@ -51,7 +51,7 @@ MICRO = {
 
 
 class TestReleasedVocabulary:
-    def test_words_become_the_published_ids(self, released):
+    def test_token_ids_equal_the_published_ids(self, released):
         plain = released.unframed()
         for text, ids in MICRO.items():
             assert plain.encode([text]).token_ids.tolist() == ids
@@ -64,20 +64,20 @@ class TestReleasedVocabulary:
         assert text == 'the president is a very good man. "\n" i\'m sure he is, " said the'
 
     @pytest.mark.full
-    def test_the_one_file_of_transformers_is_the_same(self, released, files, tmp_path):
+    def test_tokenizer_json_of_transformers_loads_equal(self, released, files, tmp_path):
         transformers = pytest.importorskip("transformers")
         transformers.OpenAIGPTTokenizer(*(str(p) for p in files)).save_pretrained(tmp_path)
         config = load_tokenizer(tmp_path).get_config()
         assert [token["content"] for token in config.pop("added_tokens")] == ["<unk>"]
         assert config == released.get_config()
 
-    def test_special_tokens_stand_behind(self, released):
+    def test_special_token_ids_follow_the_vocabulary(self, released):
         packed = released.pack(["a man"], ["embeddings"])
         assert packed["token_ids"].tolist() == [[40478, 246, 762, 40479, 32850, 21187, 40480]]
         assert released.pad_id == 40_481
 
     @pytest.mark.full
-    def test_agrees_with_transformers_where_words_do(self, released, files):
+    def test_ids_equal_transformers_for_equal_word_splits(self, released, files):
         transformers = pytest.importorskip("transformers")
         theirs = transformers.OpenAIGPTTokenizer(*(str(path) for path in files))
         plain = released.unframed()
@@ -90,7 +90,7 @@ class TestReleasedVocabulary:
             assert plain.encode([text]).token_ids.tolist() == wanted
 
 
-def test_words_are_those_of_spacy():
+def test_word_splits_equal_spacy():
     """The expected words are recorded from spaCy 3.8's English tokenizer, after the clean-up."""
     pieces = ["<unk>", *"abcdefghijklmnopqrstuvwxyz"]
     tokenizer = BytePair(pieces, [], lowercase=False, scheme="gpt")._tokenizer
@@ -123,7 +123,7 @@ def test_clean_up_is_optional():
 
 
 @pytest.mark.parametrize("scheme", ["gpt", "gpt2"])
-def test_trains_saves_and_comes_back(scheme, corpus, tmp_path):
+def test_trained_tokenizer_survives_save_and_load(scheme, corpus, tmp_path):
     size = 350 if scheme == "gpt2" else 160
     tokenizer = BytePair.train(corpus, size, scheme=scheme)
     assert len(tokenizer) == size and tokenizer.text_size == size - 4
@@ -148,7 +148,7 @@ def test_trains_saves_and_comes_back(scheme, corpus, tmp_path):
     assert tokenizer.detokenize([tokenizer.start_id, *ids, tokenizer.classify_id]) == wanted
 
 
-def test_case_is_kept_on_request(corpus):
+def test_lowercase_false_preserves_case(corpus):
     tokenizer = BytePair.train(corpus, 170, lowercase=False, scheme="gpt")
     assert tokenizer.tokenize("The") != tokenizer.tokenize("the")
     assert BytePair.train(corpus, 170, scheme="gpt").lowercase
@@ -175,7 +175,7 @@ def test_offsets_and_word_ids_point_into_the_text(scheme, corpus):
     assert sorted(found) == list(range(len(words)))
 
 
-def test_bytes_agree_with_transformers(corpus, tmp_path):
+def test_gpt2_ids_equal_transformers(corpus, tmp_path):
     transformers = pytest.importorskip("transformers")
     ours = BytePair.train(corpus, 400, scheme="gpt2")
     vocabulary = {p: i for i, p in enumerate([*ours.unframed().vocabulary, "<|endoftext|>"])}
@@ -224,7 +224,7 @@ class TestTasks:
         ]
         assert packed["offsets"].shape == (1, 3, 7, 2)
 
-    def test_what_does_not_fit_is_named(self):
+    def test_invalid_arguments_are_refused(self):
         tokenizer = self.tokenizer()
         with pytest.raises(ValueError, match="the same number of choices.*2 texts"):
             tokenizer.pack(["a", "b"], choices=[["a"], ["b", "c"]])
@@ -252,7 +252,7 @@ class TestTasks:
         assert plain.framed == (False, False) and plain.unframed() is plain
 
 
-def test_files_that_do_not_belong_together(tmp_path):
+def test_mismatched_vocabulary_and_merges_are_refused(tmp_path):
     encoder, merges = tmp_path / "encoder.json", tmp_path / "vocab.bpe"
     encoder.write_text(json.dumps({"<unk>": 0, "a": 1, "b</w>": 2, "ab</w>": 3}))
     merges.write_text("#version: 0.2\na b</w>\na c</w>\n")
@@ -275,7 +275,7 @@ def test_files_that_do_not_belong_together(tmp_path):
         BytePair.load(encoder, lowercase=True)
 
 
-def test_a_stream_ends_its_lines(tmp_path):
+def test_token_stream_ends_lines_with_the_newline_id(tmp_path):
     tokenizer = BytePair(["<unk>", *(f"{c}</w>" for c in "abcde"), "\n</w>"], [], scheme="gpt")
     with gzip.open(tmp_path / "text.gz", "wt") as file:
         file.write("a b\nc\n\nd\n")

@@ -40,17 +40,17 @@ def ngrams_of_bytes(word, min_n, max_n):
 @pytest.mark.parametrize(
     "text, value", [("where", 90969176), ("<wh", 1048167652), ("é", 1023043777), ("", 2166136261)]
 )
-def test_hash_is_that_of_fasttext(text, value):
+def test_hash_equals_fasttext(text, value):
     assert fasttext_hash(text) == value
 
 
-def test_ngrams_of_the_paper():
+def test_ngrams_equal_the_papers_example():
     assert character_ngrams("where", 3, 3) == ["<wh", "whe", "her", "ere", "re>"]
     assert len(character_ngrams("where")) == 14
     assert ngram_rows("where", 3, 3).tolist() == [167652, 420941, 1473420, 1529033, 867498]
 
 
-def test_ngrams_go_by_start_then_length_and_hold_the_whole_word():
+def test_ngrams_are_ordered_by_start_then_length():
     assert character_ngrams("at", 3, 6) == ["<at", "<at>", "at>"]
     assert character_ngrams("", 2, 3) == ["<>"]
     assert character_ngrams("aaa", 2, 2) == ["<a", "aa", "aa", "a>"]
@@ -62,7 +62,7 @@ def test_single_boundary_signs_are_left_out():
     assert character_ngrams("<", 1, 1) == ["<"]
 
 
-def test_no_ngrams():
+def test_impossible_lengths_return_no_ngrams():
     for lengths in ((3, 0), (0, 0), (4, 3), (8, 9), (10**8, 10**9)):
         assert character_ngrams("where", *lengths) == []
         assert ngram_rows("where", *lengths).shape == (0,)
@@ -73,7 +73,7 @@ def test_no_ngrams():
 
 
 @pytest.mark.parametrize("lengths", [(3, 6), (1, 2), (0, 3), (2, 2), (5, 7), (8, 10**9)])
-def test_fast_rows_are_the_plain_ones_of_the_original_loop(lengths, monkeypatch):
+def test_fast_rows_equal_the_original_byte_loop(lengths, monkeypatch):
     monkeypatch.setattr("keras_plm.tokenizers.character_ngrams.BLOCK", 97)
     words = random_words(300)
     rows, counts = ngram_rows_of(words, *lengths, buckets=10007)
@@ -86,7 +86,7 @@ def test_fast_rows_are_the_plain_ones_of_the_original_loop(lengths, monkeypatch)
         assert [fasttext_hash(ngram) % 10007 for ngram in wanted] == part.tolist()
 
 
-def test_hashes_are_those_of_gensim():
+def test_ngram_rows_equal_gensim():
     hashes = pytest.importorskip("gensim.models.fasttext").ft_ngram_hashes
     for word in random_words(50):
         assert ngram_rows(word, 3, 6, 997).tolist() == hashes(word, 3, 6, 997)

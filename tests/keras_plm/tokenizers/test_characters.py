@@ -21,7 +21,7 @@ pytestmark = pytest.mark.backend_neutral
         ("a\ud800b", 5, [259, 98, 99, 260, 261]),
     ],
 )
-def test_spelling_is_the_originals(word, width, ids):
+def test_character_ids_equal_the_originals(word, width, ids):
     assert encode_characters([word], width).tolist() == [ids]
 
 
@@ -32,7 +32,7 @@ def test_long_words_are_cut():
     assert long[2].tolist() == [259, *[121] * 48, 260]
 
 
-def test_packs_as_the_original():
+def test_pack_adds_sentence_marks_and_padding():
     packed = Characters().pack([["The", "first", "."], ["It"], []])
     ids, mask = packed["character_ids"], packed["padding_mask"]
     assert ids.shape == (3, 5, 50) and ids.dtype == np.int32
@@ -43,7 +43,7 @@ def test_packs_as_the_original():
     assert ids[0, 1, :6].tolist() == [259, 85, 105, 102, 260, 261]
 
 
-def test_texts_are_split_as_words_are():
+def test_word_splits_equal_the_words_tokenizer():
     tokenizer, text = Characters(), "It's 3.50, \u201cCafé\u201d\t(no?)"
     assert tokenizer.tokenize(text) == "It ' s 3 . 50 , \u201c Café \u201d ( no ? )".split()
     vocabulary = ["[PAD]", "[UNK]", "[EOS]", *dict.fromkeys(tokenizer.tokenize(text))]
@@ -64,7 +64,7 @@ def test_rows_are_cut_at_max_length():
     assert packed["character_ids"][0, 3, 1] == 258
 
 
-def test_reads_back_what_it_wrote():
+def test_detokenize_inverts_pack():
     tokenizer = Characters()
     assert len(tokenizer) == len(tokenizer.vocabulary) == 262
     row = tokenizer.pack([["Grüß", "dich", "\U0001f600"]])["character_ids"][0]
@@ -72,7 +72,7 @@ def test_reads_back_what_it_wrote():
     assert tokenizer.detokenize(np.zeros((2, 50), int)) == ""
 
 
-def test_is_kept_in_a_file(tmp_path):
+def test_save_load_round_trip(tmp_path):
     Characters().save(tmp_path / "tokenizer.json")
     assert isinstance(load_tokenizer(tmp_path), Characters)
     with pytest.raises(ValueError, match='words.json: `model.type` must be one of "Characters"'):
@@ -81,7 +81,7 @@ def test_is_kept_in_a_file(tmp_path):
     assert Characters.from_config(Characters().get_config()).get_config() == {}
 
 
-def test_refuses_what_is_no_text():
+def test_other_objects_than_texts_are_refused():
     with pytest.raises(ValueError, match="put a single one in brackets"):
         Characters().pack("one")
     with pytest.raises(ValueError, match="all strings or all lists"):

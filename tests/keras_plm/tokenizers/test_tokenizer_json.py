@@ -120,7 +120,7 @@ CASES += [(kind, *case) for kind, cases in OWN.items() for case in cases]
 
 
 @pytest.mark.parametrize("kind, changing, message", CASES)
-def test_damaged_files_are_named(kind, changing, message, tmp_path):
+def test_errors_name_the_damaged_file_and_field(kind, changing, message, tmp_path):
     path = tmp_path / "tokenizer.json"
     change(kind, path, changing)
     with pytest.raises(ValueError, match=message) as caught:
@@ -143,13 +143,13 @@ def test_damaged_files_are_named(kind, changing, message, tmp_path):
         ("\ufeff\ufeff[PAD]\n[UNK]\n".encode(), "vocab.txt: .*without .PAD."),
     ],
 )
-def test_damaged_lists_of_tokens_are_named(content, message, tmp_path):
+def test_errors_name_the_damaged_line_of_a_vocabulary(content, message, tmp_path):
     (tmp_path / "vocab.txt").write_bytes(content)
     with pytest.raises(ValueError, match=message):
         WordPiece.load(tmp_path / "vocab.txt")
 
 
-def test_what_is_no_file_is_named(tmp_path):
+def test_load_refuses_folders_pipes_and_missing_files(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for tokenizer in TOKENIZERS.values():
         for path in (tmp_path, tmp_path / "pipe", tmp_path / "none"):
@@ -157,7 +157,7 @@ def test_what_is_no_file_is_named(tmp_path):
                 type(tokenizer).load(path)
 
 
-def test_panics_of_the_package_are_errors():
+def test_panics_of_the_package_become_value_errors():
     class PanicException(BaseException):
         pass
 
@@ -168,25 +168,25 @@ def test_panics_of_the_package_are_errors():
         raise KeyboardInterrupt
 
 
-def test_lines_of_tokens_end_as_text_files_do():
+def test_token_lines_split_only_at_cr_and_lf():
     assert token_lines("a\rb\r\nc\u2028d\n") == ["a", "b", "c\u2028d", ""]
 
 
-def test_tokens_that_are_no_text_are_named():
+def test_invalid_tokens_in_a_vocabulary_are_refused():
     for token in ("", "\ud800", 3, None, ["a"]):
         with pytest.raises(ValueError, match="Every token of a vocabulary must be .* as token 5"):
             WordPiece([*SPECIAL, token])
 
 
 @pytest.mark.parametrize("scheme, size", [("space", 40), ("gpt", 90), ("gpt2", 320)])
-def test_byte_pairs_of_a_long_word_are_learned_in_parts(scheme, size, tmp_path):
+def test_byte_pair_training_splits_very_long_words(scheme, size, tmp_path):
     # Without splitting, this would take 100 billion steps.
     (tmp_path / "text.txt").write_text("acgt" * 75_000 + "\n")
     trained = BytePair.train(tmp_path / "text.txt", size, scheme=scheme)
     assert ("a", "c") in trained.merges
 
 
-def test_words_that_are_unknown_are_left_out_of_learning(tmp_path):
+def test_word_piece_training_ignores_overlong_words(tmp_path):
     long = "ab" * 51
     (tmp_path / "text.txt").write_text(f"low lower {long}\n" * 3 + "acgt" * 75_000 + "\n")
     trained = WordPiece.train(tmp_path / "text.txt", 60)
@@ -205,7 +205,7 @@ def test_long_words_take_linear_time():
         assert all(len(tokenizer.encode([word]).token_ids) < 200_000 for word in words)
 
 
-def test_line_breaks_are_words_of_gpt_whatever_is_around():
+def test_gpt_line_breaks_are_tokens_despite_nearby_spaces():
     gpt = BytePair(["<unk>", "a</w>", "b</w>", "\n</w>"], [], scheme="gpt")
     for text in ("a \n b", "a\n\n \n\tb", "\n a\n  b \n", "  a\nb  "):
         expected = [f"{word}</w>" for word in re.sub(r"\s*\n\s*", "|", text).replace(" ", "")]

@@ -25,7 +25,7 @@ def released(data):
 
 
 # google-research/bert, tokenization_test.py.
-def test_originals_cases(tokenizer):
+def test_word_piece_passes_the_originals_test_cases(tokenizer):
     # Its vocabulary begins with [UNK] [CLS] [SEP]; ours also has [PAD] and [MASK].
     pieces = tokenizer.tokenize("UNwant\u00e9d,running")
     assert pieces == ["un", "##want", "##ed", ",", "runn", "##ing"]
@@ -46,11 +46,11 @@ def test_originals_cases(tokenizer):
         ("\U0001f4a9", True, ["\U0001f4a9"]),  # not a control character
     ],
 )
-def test_basic_cases(text, lowercase, words):
+def test_text_is_cleaned_and_split_into_words(text, lowercase, words):
     assert WordPiece([*SPECIAL, *dict.fromkeys(words)], lowercase=lowercase).tokenize(text) == words
 
 
-def test_case_is_read_off_the_vocabulary():
+def test_lowercase_is_inferred_from_the_vocabulary():
     assert WordPiece([*SPECIAL, "london"]).lowercase
     assert not WordPiece([*SPECIAL, "London"]).lowercase
 
@@ -121,14 +121,14 @@ def test_offsets_point_into_the_original_text(tokenizer):
         (1, 1, 9, (1, 1)),
     ],
 )
-def test_cuts_the_longer_first_and_counts(tokenizer, first, second, room, kept):
+def test_truncation_cuts_the_longer_text_first(tokenizer, first, second, room, kept):
     rows = tokenizer.encode(["wa " * first], ["un " * second], max_length=room + 3)
     ids = rows.token_ids.tolist()
     assert (ids.count(8), ids.count(9)) == kept
     assert rows.cut.tolist() == [first + second - sum(kept)]
 
 
-def test_a_word_that_is_nothing_still_has_a_token(tokenizer):
+def test_empty_words_become_unknown_tokens(tokenizer):
     rows = tokenizer.encode([["want", "\u200d", "un", ""]], return_offsets=True)
     assert rows.word_ids.tolist() == [-1, 0, 1, 2, 3, -1]
     assert rows.token_ids.tolist() == [2, 5, 1, 9, 1, 3]
@@ -196,7 +196,7 @@ def test_empty_batch(tokenizer):
 
 
 @pytest.mark.parametrize("damage", ["cut", "latin-1"])
-def test_damaged_text_is_named(damage, tmp_path):
+def test_errors_name_damaged_text_files(damage, tmp_path):
     path = tmp_path / "text.txt.gz"
     text = "Käse\n" * 1000
     if damage == "cut":
@@ -210,7 +210,7 @@ def test_damaged_text_is_named(damage, tmp_path):
         WordPiece.train(path, 100)
 
 
-def test_the_line_that_is_no_utf8_is_named(tmp_path):
+def test_errors_name_the_line_that_is_not_utf8(tmp_path):
     path = tmp_path / "text.txt"
     path.write_bytes("Käse\n".encode() * 499 + "Käse\n".encode("latin-1") + b"more\n" * 500)
     with pytest.raises(ValueError, match="text.txt:500: "):
@@ -218,7 +218,7 @@ def test_the_line_that_is_no_utf8_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
-def test_byte_order_marks_and_ends_of_lines(tmp_path, end):
+def test_open_text_handles_byte_order_marks_and_line_ends(tmp_path, end):
     path = tmp_path / "text.txt"
     lines = ["a\u2028b", "", "c\u00a0d\u3000"]
     path.write_bytes(b"\xef\xbb\xbf" + end.join(line.encode() for line in lines) + end)
@@ -232,7 +232,7 @@ def test_byte_order_marks_and_ends_of_lines(tmp_path, end):
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_vocabularies_with_a_byte_order_mark(tmp_path, end):
+def test_vocabularies_with_a_byte_order_mark_load(tmp_path, end):
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "##b"]
     path, merges = tmp_path / "vocab.txt", tmp_path / "merges.txt"
     path.write_bytes(("\ufeff" + end.join(pieces) + end).encode())

@@ -22,7 +22,7 @@ def file(tmp_path):
     return tmp_path / "text.txt"
 
 
-def test_train_takes_the_most_frequent(file):
+def test_training_selects_the_most_frequent_words(file):
     words = Words.train(file)
     assert words.vocabulary[:4] == ["[PAD]", "[UNK]", "[EOS]", "low"]
     assert set(words.vocabulary[4:]) == {"The", "the", "tower", ",", "lower", "newer", "."}
@@ -32,7 +32,7 @@ def test_train_takes_the_most_frequent(file):
     assert Words.train(file, lowercase=True, min_count=2).vocabulary[3:] == ["low", "the"]
 
 
-def test_splits():
+def test_split_option_selects_spaces_or_punctuation():
     vocabulary = ["[PAD]", "<unk>", "[EOS]", "a", "@-@", "b", "-", "@", "a@-@b"]
     spaced = Words(vocabulary, split="spaces", unk_token="<unk>")
     assert spaced.tokenize("a @-@ b  <unk> c") == ["a", "@-@", "b", "<unk>", "<unk>"]
@@ -42,7 +42,7 @@ def test_splits():
     assert spaced.tokenize(["a", "a@-@b", "b c"]) == ["a", "a@-@b", "<unk>"]
 
 
-def test_pack_gives_words_and_offsets():
+def test_pack_returns_word_ids_and_offsets():
     words = Words(["[PAD]", "[UNK]", "[EOS]", "low", "tower"], lowercase=True)
     packed = words.pack(["Low, tower", ""], return_offsets=True)
     assert packed["token_ids"].tolist() == [[3, 1, 4], [0, 0, 0]]
@@ -54,7 +54,7 @@ def test_pack_gives_words_and_offsets():
     assert words.detokenize([3, 1, 4, 2, 0]) == "low [UNK] tower"
 
 
-def test_first_word_is_read_and_windows_lose_none():
+def test_windows_contain_every_word_from_the_first():
     words = Words(["[PAD]", "[UNK]", "[EOS]", *"abcdefgh"])
     source = batches([Example(list("abcdefgh"), list("ABABABAB")), Example(["h"], ["B"])],
                      words, ["A", "B"], max_length=3)  # fmt: skip
@@ -75,7 +75,7 @@ def test_saves_and_loads(file, tmp_path):
     assert isinstance(keras_plm.checkpoints.load_tokenizer(tmp_path), Words)
 
 
-def test_read_ids_ends_lines(file):
+def test_read_ids_ends_lines_with_eos(file):
     words = Words.train(file, lowercase=True)
     ids = read_ids(file, words)
     assert ids.dtype == np.int32
@@ -88,7 +88,7 @@ def test_read_ids_ends_lines(file):
 
 
 @pytest.mark.parametrize("split, unk_token", [("spaces", "<unk>"), ("spaces", "[UNK]")])
-def test_special_words_come_first_also_where_the_text_writes_them(split, unk_token, tmp_path):
+def test_special_words_in_text_get_their_reserved_ids(split, unk_token, tmp_path):
     (tmp_path / "text").write_text(f"the cat saw the dog {unk_token} {unk_token} the [EOS]\n")
     words = Words.train(tmp_path / "text", split=split, unk_token=unk_token)
     assert words.vocabulary == ["[PAD]", unk_token, "[EOS]", "the", "cat", "dog", "saw"]

@@ -32,7 +32,7 @@ def losses_of(model, x, y):
 
 
 @pytest.mark.compiles
-def test_classes_of_arrays_are_weighed_by_name():
+def test_class_weight_by_label_name_applies_to_arrays():
     model = compiled(Classifier(encoder(dropout=0.0), LABELS, TOKENIZER, dropout=0.0))
     source = model.batches(texts(16), batch_size=16, buckets=1)
     x, y, _ = source[0]
@@ -50,7 +50,7 @@ def test_classes_of_arrays_are_weighed_by_name():
 
 @pytest.mark.backend_neutral
 @pytest.mark.parametrize("kind", [Tagger, CRFTagger])
-def test_classes_of_tags_are_weighed(kind):
+def test_class_weight_applies_to_tags(kind):
     model = compiled(kind(encoder(dropout=0.0), TAGS, TOKENIZER, dropout=0.0))
     source = model.batches(sentences(8), batch_size=8, buckets=1)
     x, y, mask = source[0]
@@ -81,7 +81,7 @@ def test_classes_of_tags_are_weighed(kind):
         ([1.0, 2.0], "must be a dict"),
     ],
 )
-def test_wrong_weights_are_refused_everywhere(wrong, said):
+def test_invalid_class_weights_are_refused(wrong, said):
     model = compiled(classifier())
     source = model.batches(texts(4), batch_size=4)
     x, y, _ = source[0]
@@ -99,7 +99,7 @@ def test_wrong_weights_are_refused_everywhere(wrong, said):
 
 
 @pytest.mark.backend_neutral
-def test_what_has_no_classes_refuses_their_weights():
+def test_models_without_classes_refuse_class_weight():
     from keras_plm.models import GloVe
     from tests.helpers.small_passages import answers
 

@@ -27,7 +27,7 @@ TRIED = {
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", TRIED)
-def test_several_devices_learn_what_one_does(name):
+def test_training_on_several_devices_equals_one_device(name):
     steps = 16  # more than a pass; its last batch is smaller
     case = CASES[BACKEND][name]
     alone = devices.run(Case(), 1, steps)
@@ -41,7 +41,7 @@ def test_several_devices_learn_what_one_does(name):
 
 @pytest.mark.full
 @pytest.mark.split_to("torch")  # compiles nothing for the three runs
-def test_several_devices_go_on_where_they_stopped(tmp_path):
+def test_training_on_several_devices_resumes_exactly(tmp_path):
     """Training resumes bit for bit within a pass, including dropout."""
     case, count = Case(dropout=0.2), COUNTS[BACKEND]
     whole = devices.run(case, count, 12, kept=tmp_path / "whole")
@@ -52,7 +52,7 @@ def test_several_devices_go_on_where_they_stopped(tmp_path):
         devices.run(case, 1, 14, kept=tmp_path / "parts")
 
 
-def test_one_device_needs_no_other_script():
+def test_distributed_script_runs_on_one_device():
     distribution = distribute("data", devices=1)
     assert distribution.num_replicas == 1 and distribution.is_chief
     if BACKEND == "jax":  # would compile again for a mesh of one device
@@ -68,7 +68,7 @@ def test_one_device_needs_no_other_script():
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="TensorFlow traces again for new variables")
-def test_a_first_step_is_traced_once():
+def test_train_step_is_traced_once():
     traced = []
 
     class Counted(Plain):
@@ -100,7 +100,7 @@ def test_bad_input(options, match):
         distribute(**options)
 
 
-def test_what_a_backend_has_not_is_named():
+def test_unavailable_devices_and_layouts_are_refused():
     many = {"jax": "number of available devices.*devices=64, available: 1 .cpu",
             "tensorflow": "number of available devices.*devices=64, available: 1 .CPU",
             "torch": "torchrun --nproc-per-node 64"}  # fmt: skip
@@ -120,7 +120,7 @@ def test_what_a_backend_has_not_is_named():
 
 
 @pytest.mark.compiles
-def test_weights_that_do_not_part_evenly_are_named():
+def test_weights_that_do_not_divide_evenly_are_refused():
     from keras_plm.models import BERT
     from keras_plm.training.distribution.on_jax import check_layout
 
@@ -134,7 +134,7 @@ def test_weights_that_do_not_part_evenly_are_named():
     check_layout(bert, LAYOUTS["transformer"], 2)
 
 
-def test_an_optimizer_of_each_device_is_refused():
+def test_optimizers_not_from_the_distribution_are_refused():
     """Otherwise every device would silently train by itself."""
     from keras_plm.training.distribution.whole_batch import check_optimizer, reducing
 
@@ -158,7 +158,7 @@ def test_an_optimizer_of_each_device_is_refused():
 
 @pytest.mark.full
 @pytest.mark.skipif(BACKEND != "jax", reason="JAX alone lays weights over devices")
-def test_what_does_not_lie_on_several_devices_is_refused():
+def test_models_and_batches_on_one_device_are_refused():
     script = """
 from keras_plm.training.distribution import distribute
 from keras_plm.models import BERT
@@ -201,7 +201,7 @@ print("done")
 
 
 @pytest.mark.backend_neutral
-def test_the_command_compares_every_case(tmp_path, monkeypatch, capsys):
+def test_check_devices_command_compares_every_case(tmp_path, monkeypatch, capsys):
     calls = []
 
     def run(case, count, steps):
@@ -224,7 +224,7 @@ def test_the_command_compares_every_case(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.backend_neutral
-def test_process_0_listens_on_the_given_address_alone(monkeypatch):
+def test_process_0_listens_only_on_its_given_address(monkeypatch):
     for own in ("127.0.0.1:1234", "localhost:1234"):
         assert _bind_address(own) == own
     assert _bind_address("203.0.113.9:1234") == "[::]:1234"  # no machine has it, RFC 5737

@@ -48,7 +48,7 @@ def test_divergence_of_lora_raises():
         method.fit(encoder(), Classifier, TOKENIZER, texts(24))
 
 
-def test_weights_that_are_not_finite_predict_nothing():
+def test_predict_refuses_weights_that_are_not_finite():
     model = Classifier(encoder(), ["no", "yes"], tokenizer=TOKENIZER)
     model.set_weights([np.nan * w for w in model.get_weights()])
     for probabilities in (False, True):
@@ -58,7 +58,7 @@ def test_weights_that_are_not_finite_predict_nothing():
 
 @pytest.mark.compiles
 @pytest.mark.parametrize("strategy", [greedy, sample, beam_search])
-def test_weights_that_are_not_finite_write_nothing(strategy):
+def test_generate_refuses_weights_that_are_not_finite(strategy):
     model = gpt(len(PAIRS))
     model.set_weights([np.nan * w for w in model.get_weights()])
     with pytest.raises(FloatingPointError, match="outputs must be finite.* Received: nan"):
@@ -66,7 +66,7 @@ def test_weights_that_are_not_finite_write_nothing(strategy):
 
 
 @pytest.mark.backend_neutral
-def test_a_comparison_names_the_choice_of_layers():
+def test_divergence_in_compare_layers_names_the_layers():
     parts = {"train": texts(24), "dev": texts(8, seed=1), "test": texts(8, seed=2)}
     method = FeatureBased(learning_rate=RATE, epochs=2, batch_size=8)
     with pytest.raises(FloatingPointError, match="layers=last, seed=0: .*training diverged"):
@@ -75,7 +75,7 @@ def test_a_comparison_names_the_choice_of_layers():
 
 @pytest.mark.full
 @pytest.mark.backend_neutral
-def test_an_epoch_without_a_number_is_never_the_best():
+def test_epoch_with_a_nan_score_is_never_the_best():
     scores = iter([math.nan, 0.25, math.nan])
     method = FineTune(epochs=3, batch_size=8)
     dev = texts(8, seed=1)
@@ -92,7 +92,7 @@ def test_an_epoch_without_a_number_is_never_the_best():
 
 @pytest.mark.backend_neutral
 @pytest.mark.parametrize("metric", [metrics.pearson_correlation, metrics.spearman_correlation])
-def test_no_correlation_is_of_nan(metric):
+def test_correlations_refuse_nan_and_infinity(metric):
     with pytest.raises(ValueError, match="Received: nan in row 1 of `y_pred`"):
         metric([1, 2, 3], [1, math.nan, 3])
     with pytest.raises(ValueError, match=r"must be finite. Received: y_pred\[1\]=inf"):
@@ -101,7 +101,7 @@ def test_no_correlation_is_of_nan(metric):
 
 
 @pytest.mark.backend_neutral
-def test_a_state_of_weights_that_are_not_finite_is_not_saved(stream, tmp_path):
+def test_state_with_nan_weights_is_not_saved(stream, tmp_path):
     model, batches = start(stream)
     state = TrainingState(tmp_path, batches)
     model.fit(batches, epochs=1, callbacks=[state], verbose=0)
@@ -113,7 +113,7 @@ def test_a_state_of_weights_that_are_not_finite_is_not_saved(stream, tmp_path):
 
 
 @pytest.mark.backend_neutral
-def test_a_language_model_says_so():
+def test_nnlm_refuses_weights_that_are_not_finite():
     model = NNLM(7, 3, 4, 5)
     model.set_weights([np.nan * w for w in model.get_weights()])
     for call in (model.log_prob, model.distribution):
@@ -122,7 +122,7 @@ def test_a_language_model_says_so():
 
 
 @pytest.mark.backend_neutral
-def test_pretraining_says_so_and_writes_no_encoder(tmp_path, capsys):
+def test_diverged_pretraining_fails_and_writes_no_encoder(tmp_path, capsys):
     text = tmp_path / "text.txt"
     text.write_text("a cat sat . it ran .\n\nwe saw a dog , a cat and a bird .\n" * 20)
     flags = ["--size", "tiny", "--tokens-per-batch", "64", "--max-length", "16"]
@@ -135,7 +135,7 @@ def test_pretraining_says_so_and_writes_no_encoder(tmp_path, capsys):
 
 @pytest.mark.full
 @pytest.mark.backend_neutral
-def test_a_search_takes_the_other_rate_and_a_run_without_one_fails(
+def test_rate_search_skips_diverged_rates_and_fails_if_all_do(
     encoder,  # noqa: F811
     table,
     tmp_path,
@@ -163,7 +163,7 @@ def test_a_search_takes_the_other_rate_and_a_run_without_one_fails(
 
 
 @pytest.mark.backend_neutral
-def test_no_table_shows_a_score_of_nan(tmp_path):
+def test_result_folder_refuses_a_nan_score(tmp_path):
     path = tmp_path / "x.seed0.json"
     path.write_text(
         '{"task": "t", "encoder": "e", "method": "fine_tune", "score": NaN, "seed": 0, '

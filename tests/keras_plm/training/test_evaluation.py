@@ -85,7 +85,7 @@ def cases():
         for name, make in cases()
     ],
 )
-def test_batches_of_training_are_evaluated_as_what_they_hold(make):
+def test_evaluate_on_training_batches_returns_true_means(make):
     """Loss and metric are means over real rows and words of the model's outputs."""
     model, source = make()
     model.compile("sgd")
@@ -121,7 +121,7 @@ def test_batches_of_training_are_evaluated_as_what_they_hold(make):
 
 @pytest.mark.backend_neutral
 @pytest.mark.parametrize("seed", range(5))
-def test_an_accuracy_is_that_of_the_predictions(seed):
+def test_evaluated_accuracy_equals_that_of_the_predictions(seed):
     keras.utils.set_random_seed(seed)
     model, dev = classifier(), texts(33, seed)
     model.compile("sgd")
@@ -131,7 +131,7 @@ def test_an_accuracy_is_that_of_the_predictions(seed):
 
 
 @pytest.mark.full
-def test_positions_of_two_texts_may_differ_in_shape_from_batch_to_batch():
+def test_shapes_of_text_positions_may_vary_between_batches():
     """TensorFlow would derive the signature from the first two batches."""
     model = Classifier(encoder(max_sequence_length=64), LABELS, TOKENIZER, reader=ESIM(3))
     model.compile("sgd")
@@ -148,7 +148,7 @@ def test_positions_of_two_texts_may_differ_in_shape_from_batch_to_batch():
 
 
 @pytest.mark.backend_neutral
-def test_objectives_are_evaluated_as_what_they_hold(tmp_path):
+def test_evaluate_of_pretraining_returns_true_means(tmp_path):
     from keras_plm.data.corpus import TokenStream
 
     rng = np.random.default_rng(0)
@@ -195,7 +195,7 @@ def numbered(lengths, **options):
     return Batches(lengths, collate, **{"batch_size": 4, **options})
 
 
-def test_plain_keras_models_refuse_what_they_would_get_wrong():
+def test_plain_keras_models_refuse_to_evaluate_training_batches():
     model, lengths = plain_model(), [3, 9, 4, 2, 5]
     training, held_out = numbered(lengths), numbered(lengths, training=False)
     with pytest.raises(ValueError, match="create these batches with `training=False`"):
@@ -219,7 +219,7 @@ class Fits(FitsBatches, keras.Model):
 
 
 @pytest.mark.backend_neutral
-def test_predictions_come_in_the_order_of_the_rows_or_not_at_all():
+def test_predict_returns_rows_in_order_or_raises():
     for kind in (keras.Model, Fits):
         model = plain_model()
         model = kind(model.input, model.output)
@@ -243,7 +243,7 @@ def test_predictions_come_in_the_order_of_the_rows_or_not_at_all():
 
 
 @pytest.mark.backend_neutral
-def test_early_stopping_sees_the_true_accuracy():
+def test_callbacks_receive_the_true_validation_accuracy():
     class Noted(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):
             found = self.model.predict(dev)

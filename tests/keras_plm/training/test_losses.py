@@ -27,7 +27,7 @@ def by_formula(token_ids, logits, smoothing):
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_agrees_with_the_formula_and_its_gradient_with_differences(smoothing):
+def test_loss_and_gradient_agree_with_the_formula(smoothing):
     logits = 3 * normal(B, T, V)
     token_ids = np.random.default_rng(1).integers(0, V, (B, T))
     weights = np.array([[1, 1, 0], [1, 0, 0]], "float32")
@@ -52,7 +52,7 @@ def test_agrees_with_the_formula_and_its_gradient_with_differences(smoothing):
         np.testing.assert_allclose(gradient[place], (up - down) / 2e-4, atol=1e-4)
 
 
-def test_without_smoothing_it_is_keras_own():
+def test_loss_without_smoothing_equals_keras():
     logits = normal(B, T, V)
     targets = np.array([[0, 6, 3], [2, 2, 5]])
     weights = np.array([[1, 0, 2], [1, 1, 0]], "float32")
@@ -68,7 +68,7 @@ def test_half_precision_is_summed_in_float32():
     assert_close(TokenCrossEntropy(0.1)(token_ids, logits), to_numpy(exact), atol=1e-5)
 
 
-def test_keeps_its_setting_and_names_a_wrong_one():
+def test_label_smoothing_is_validated_and_in_the_config():
     loss = TokenCrossEntropy(label_smoothing=0.2)
     assert TokenCrossEntropy.from_config(loss.get_config()).label_smoothing == 0.2
     with pytest.raises(ValueError, match=r"fraction in \[0, 1\). Received: label_smoothing=1"):

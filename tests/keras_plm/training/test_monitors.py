@@ -29,7 +29,7 @@ def of_ours(cls=keras.metrics.Metric):
         yield from of_ours(child)
 
 
-def test_all_metrics_are_here():
+def test_all_metrics_of_the_package_are_covered():
     assert set(of_ours()) == set(METRICS)
 
 

@@ -40,7 +40,7 @@ def run(optimizer, steps, name="weight"):
 
 @pytest.mark.skipif(keras.backend.backend() != "torch", reason="the others compile their steps")
 @pytest.mark.parametrize("corrected", [True, False])
-def test_a_step_waits_no_oftener_for_more_weights(corrected):
+def test_number_of_device_waits_is_independent_of_weights(corrected):
     def counted(weights):
         start = START.astype("float32")
         variables = [keras.Variable(start) for _ in range(weights)]
@@ -54,7 +54,7 @@ def test_a_step_waits_no_oftener_for_more_weights(corrected):
 
 @pytest.mark.compiles
 @pytest.mark.parametrize("kind", [BertAdamW, AdaGrad])
-def test_accumulated_gradients_make_the_step_of_the_whole(kind):
+def test_accumulated_gradients_equal_one_full_step(kind):
     """Includes the rate, clipping and averaged weights; Keras' schedules count micro-batches."""
 
     def trained(parts):
@@ -78,7 +78,7 @@ def test_accumulated_gradients_make_the_step_of_the_whole(kind):
         kind(gradient_accumulation_steps=2, use_ema=True, ema_overwrite_frequency=4)
 
 
-def test_trajectory_of_the_original():
+def test_trajectory_equals_the_originals():
     seen = run(BertAdamW(0.2, weight_decay=0.0, global_clipnorm=None), 100)
     for step, expected in TRAJECTORY.items():
         np.testing.assert_allclose(seen[step], expected, atol=2e-5)
@@ -113,7 +113,7 @@ def test_biases_and_norms_do_not_decay(name):
     assert_close(run(optimizer, 5, name)[5], by_formula(5, 0.02, 0.0, None, False))
 
 
-def test_corrected_is_keras_own_adamw():
+def test_bias_corrected_adamw_equals_keras():
     # Keras corrects the bias outside the root, which changes the meaning of epsilon.
     options = {"learning_rate": 0.02, "weight_decay": 0.1, "epsilon": 1e-12}
     ours = run(BertAdamW(**options, bias_correction=True, global_clipnorm=None), 5)
@@ -121,7 +121,7 @@ def test_corrected_is_keras_own_adamw():
     assert_close(ours[5], peer[5], atol=1e-6)
 
 
-def test_gradients_are_clipped_together():
+def test_gradients_are_clipped_by_their_global_norm():
     variables = [keras.Variable(np.zeros(2, "float32"), name=f"w{i}") for i in range(2)]
     optimizer = BertAdamW(1.0, weight_decay=0.0, global_clipnorm=1.0, epsilon=1e6)
     gradients = [np.array([3.0, 0.0], "float32"), np.array([0.0, 4.0], "float32")]
@@ -133,7 +133,7 @@ def test_gradients_are_clipped_together():
 
 @pytest.mark.quick_cases("{'global_clipnorm': 1000000000.0}")
 @pytest.mark.parametrize("clip", [{}, {"clipnorm": 1e9}, {"global_clipnorm": 1e9}], ids=str)
-def test_embeddings_learn_with_any_clipping_or_none(clip):
+def test_sparse_embedding_gradients_work_with_any_clipping(clip):
     """TensorFlow's gradient has only the looked-up rows, one of them twice."""
     model = keras.Sequential([keras.Input([3], dtype="int32"), keras.layers.Embedding(4, 1)])
     optimizer = BertAdamW(1.0, weight_decay=0.0, epsilon=1e3, **{"global_clipnorm": None} | clip)
@@ -145,7 +145,7 @@ def test_embeddings_learn_with_any_clipping_or_none(clip):
     assert_close(moved * 1e4, np.array([0.0, 1.0, 2.0, 0.0]), atol=1e-2)
 
 
-def test_schedule_is_the_originals():
+def test_linear_schedule_equals_the_originals():
     """Compares with polynomial_decay, and with init * step / warmup while step < warmup."""
     schedule = WarmupLinearDecay(peak=2.0, total_steps=50, warmup_steps=10)
     for step in range(60):
@@ -158,7 +158,7 @@ def test_schedule_is_the_originals():
         WarmupLinearDecay(1.0, 10, 11)
 
 
-def test_trains_and_reloads_with_its_slots(tmp_path):
+def test_optimizer_state_survives_save_and_load(tmp_path):
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
     model.compile(BertAdamW(WarmupLinearDecay(0.1, 20, 2)), loss="mse")
     x, y = np.ones((4, 3)), np.ones((4, 2))
@@ -188,7 +188,7 @@ def test_inverse_square_root_has_the_papers_values():
         InverseSquareRoot(0)
 
 
-def test_adagrad_is_that_of_duchi_et_al():
+def test_adagrad_equals_the_formula_of_duchi_et_al():
     rng = np.random.default_rng(0)
     first, second = rng.normal(size=(3, 5)).astype("float32"), rng.normal(size=7).astype("float32")
     variables = [keras.Variable(first), keras.Variable(second)]
@@ -208,7 +208,7 @@ def test_adagrad_is_that_of_duchi_et_al():
 
 
 @pytest.mark.parametrize("total, fraction, ratio", [(100, 0.1, 32), (70, 0.3, 5), (30, 0.5, 1)])
-def test_slanted_triangular_is_the_papers(total, fraction, ratio):
+def test_slanted_triangular_equals_the_papers_formula(total, fraction, ratio):
     """Compares with Howard and Ruder 2018, equation 3."""
     schedule = SlantedTriangular(0.7, total, fraction, ratio)
     for t in range(total + 1):
@@ -219,7 +219,7 @@ def test_slanted_triangular_is_the_papers(total, fraction, ratio):
     assert float(again(7)) == float(schedule(7))
 
 
-def test_slanted_triangular_of_any_length_stays_in_its_bounds():
+def test_slanted_triangular_stays_in_bounds_for_any_length():
     for total in (1, 3, 19, 29):
         for fraction in (0.0, 0.1, 0.9):
             rates = [float(SlantedTriangular(3.2, total, fraction)(t)) for t in range(total + 5)]
@@ -300,19 +300,19 @@ def test_groups_follow_the_formula(clip, correct):
     assert again.get_config() == optimizer.get_config() and again.groups == GROUPS
 
 
-def test_groups_resume_where_they_were():
+def test_groups_resume_from_the_saved_state():
     whole, _ = three(GROUPS, 6)
     for split in (2, 3, 4):
         assert_close(three(GROUPS, 6, split)[0][-1], whole[-1], atol=1e-7)
 
 
-def test_groups_of_the_full_rate_from_the_beginning_are_no_groups():
+def test_groups_with_full_rate_and_start_0_have_no_effect():
     plain, _ = three(None, 5)
     assert_close(three({}, 5)[0], plain, atol=0)
     assert_close(three({"a": (1.0, 0), "b": (1, 0)}, 5)[0], plain, atol=1e-6)
 
 
-def test_a_frozen_weight_keeps_its_means_and_hides_its_gradient():
+def test_frozen_weights_do_not_affect_means_and_clipping():
     variables = [keras.Variable(np.ones(2, "float32"), name=name) for name in ("low", "high")]
     optimizer = BertAdamW(1.0, groups={"low": (1.0, 1)}, global_clipnorm=1.0)
     gradients = [np.array([np.nan, 1e9], "float32"), np.array([0.3, 0.4], "float32")]
@@ -335,7 +335,7 @@ def small_model():
     return model
 
 
-def test_layer_groups_go_by_depth():
+def test_layer_groups_depend_on_depth():
     model = small_model()
     wanted = {
         "token_embedding/embeddings": (0.25, 20),
@@ -394,7 +394,7 @@ def test_blocks_of_known_names_are_found():
         assert groups == {f"{prefix}_0/kernel": (0.5, 0), f"{prefix}_0/bias": (0.5, 0)}
 
 
-def test_layer_groups_of_an_elmo():
+def test_layer_groups_of_elmo_decay_by_layer():
     """Howard and Ruder 2018: rates fall by the factor 2.6 per layer, here in both directions."""
     elmo = ELMo(units=5, projection_dim=3, filters=[[1, 2]], character_dim=2, num_layers=3)
     groups = layer_groups(elmo, layer_decay=1 / 2.6, unfreeze_steps=7)
@@ -456,7 +456,7 @@ def float64():
     lambda: AdaGrad(SlantedTriangular(1e-2, 10), global_clipnorm=0.1),
     lambda: BertAdamW(WarmupCosineDecay(1e-2, 10, 2), gradient_accumulation_steps=2, use_ema=True),
 ], ids=["linear", "square root", "triangular", "cosine"])  # fmt: skip
-def test_weights_of_two_types_learn_under_float64(float64, make):
+def test_float32_and_float64_weights_train_together(float64, make):
     """A float32 output layer over a float64 encoder shares one gradient norm."""
     inputs = keras.Input((3,))
     hidden = keras.layers.Dense(4)(inputs)
@@ -470,7 +470,7 @@ def test_weights_of_two_types_learn_under_float64(float64, make):
 
 
 @pytest.mark.full
-def test_losses_and_metrics_agree_under_float64(float64):
+def test_losses_and_metrics_are_correct_under_float64(float64):
     from keras_plm.layers import CRFLoss
     from keras_plm.metrics import SpanF1
     from keras_plm.models.glove import HalfSquaredError
@@ -500,7 +500,7 @@ def test_losses_and_metrics_agree_under_float64(float64):
 
 
 @pytest.mark.full
-def test_a_crf_reads_masks_under_float64(float64):
+def test_crf_accepts_masks_under_float64(float64):
     from keras_plm.layers import CRF
 
     mask = np.array([[True, True, False]])
@@ -509,7 +509,7 @@ def test_a_crf_reads_masks_under_float64(float64):
 
 
 @pytest.mark.parametrize("name", ["scalars", "log_temperature", "transitions", "scale", "norm/w"])
-def test_what_is_added_or_scales_does_not_decay(name):
+def test_scales_and_additive_scores_do_not_decay(name):
     optimizer = BertAdamW(0.02, weight_decay=0.1, global_clipnorm=None)
     variable = keras.Variable(START.astype("float32"), name=name.split("/")[-1])
     if "/" in name:
@@ -536,14 +536,14 @@ def test_what_is_added_or_scales_does_not_decay(name):
         ("crf/transitions", False),
     ],
 )
-def test_the_name_of_a_layer_does_not_end_decay(path, decays):
+def test_layer_names_do_not_exclude_kernels_from_decay(path, decays):
     from keras_plm.training.optimizers import NOT_DECAYED
 
     assert (NOT_DECAYED.search(path) is None) is decays
 
 
 @pytest.mark.backend_neutral
-def test_which_weights_of_the_models_decay():
+def test_only_kernels_embeddings_and_projections_decay():
     """BERT's rule excludes biases and norms, and the biases and scales of other models."""
     from keras_plm.heads import CRFTagger, Tagger
     from keras_plm.heads.readers import BiLSTM
@@ -579,7 +579,7 @@ def test_which_weights_of_the_models_decay():
 
 
 @pytest.mark.backend_neutral
-def test_an_optimizer_sums_over_the_devices_once(monkeypatch):
+def test_optimizer_is_wrapped_once_by_one_distribution(monkeypatch):
     from keras_plm.training.distribution.on_torch import OnTorch
 
     def made():

@@ -71,7 +71,7 @@ def watched(model, monkeypatch):
 
 
 @pytest.mark.parametrize("name", HEADS)
-def test_texts_of_many_lengths_have_few_shapes(name, monkeypatch):
+def test_predict_uses_few_shapes_for_many_lengths(name, monkeypatch):
     make, text_of, more = HEADS[name]
     model = make()
     seen, score = watched(model, monkeypatch), name != "regressor"
@@ -106,7 +106,7 @@ def test_texts_of_many_lengths_have_few_shapes(name, monkeypatch):
 @pytest.mark.quick_cases("None-encoder")
 @pytest.mark.parametrize("kind", [encoder, elmo])
 @pytest.mark.parametrize("pool", [None, "mean"])
-def test_features_of_many_lengths_have_few_shapes(kind, pool, monkeypatch):
+def test_extract_features_uses_few_shapes_for_many_lengths(kind, pool, monkeypatch):
     model = kind()
     tokenizer = TOKENIZER if kind is encoder else Characters()
     extract_features(model, tokenizer, [text(3)], pool=pool)
@@ -125,7 +125,7 @@ def test_features_of_many_lengths_have_few_shapes(kind, pool, monkeypatch):
     assert _EVERY_LAYER[model][1] is reader  # all calls share the compiled function
 
 
-def test_features_are_those_of_the_weights_that_there_are_now():
+def test_features_depend_on_the_current_weights():
     for kind, tokenizer in ((encoder, TOKENIZER), (elmo, Characters())):
         model = kind()
         before = extract_features(model, tokenizer, ["a b c"], pool="mean")
@@ -141,7 +141,7 @@ def test_features_are_those_of_the_weights_that_there_are_now():
         assert gone() is None  # cached models do not keep the encoder alive
 
 
-def test_stored_features_of_many_lengths_have_few_shapes(tmp_path):
+def test_feature_store_uses_few_shapes_for_many_lengths(tmp_path):
     model, shapes = encoder(), set()
     for count in COUNTS:
         store = FeatureStore.build(tmp_path, model, TOKENIZER, [text(count)])
@@ -153,7 +153,7 @@ def test_stored_features_of_many_lengths_have_few_shapes(tmp_path):
     assert len(shapes) <= 6
 
 
-def test_rows_of_evaluation_are_padded_little():
+def test_evaluation_batches_have_little_padding():
     assert few_lengths(512) == [16, 32, 48, 64, 96, 128, 192, 256, 384, 512]
     rng = np.random.default_rng(0)
     for lengths, most in ((rng.integers(100, 513, 2000), 1.25), (np.full(1000, 40), 1.03)):

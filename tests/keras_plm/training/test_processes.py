@@ -18,7 +18,7 @@ BACKEND = keras.backend.backend()
 @pytest.mark.full
 @pytest.mark.skipif(BACKEND != "jax", reason="torch's processes are among the cases")
 @pytest.mark.parametrize("how", ["data", "model"])
-def test_processes_learn_what_one_does(how):
+def test_training_in_two_processes_equals_one_process(how):
     script = """
 from keras_plm.training.distribution import distribute
 from keras_plm.training.optimizers import BertAdamW
@@ -49,7 +49,7 @@ print(distribution.num_devices, *history["loss"])
 
 @pytest.mark.full
 @pytest.mark.skipif(BACKEND == "tensorflow", reason="has one process")
-def test_what_processes_do_not_share_is_said():
+def test_different_batches_in_processes_raise_errors():
     """Errors report batches with other seeds, hanging processes (torch) and other weights (JAX)."""
     script = """
 import sys
@@ -97,7 +97,7 @@ if keras.backend.backend() == "torch":
 
 @pytest.mark.full
 @pytest.mark.skipif(BACKEND != "jax", reason="torch's processes raise by themselves")
-def test_a_process_that_hangs_is_not_waited_for():
+def test_hanging_process_causes_a_timeout():
     script = """
 import time
 import keras
@@ -143,7 +143,7 @@ model.fit(parts, epochs=2, callbacks=[hangs], verbose=0)
     assert "keras/src/backend/jax/trainer.py" in ended  # the position in the code
 
 
-def test_what_several_processes_would_each_train_alone_is_refused(monkeypatch):
+def test_unsharded_data_is_refused_with_several_processes(monkeypatch):
     model = Plain()
     model.compile(BertAdamW(1e-2), loss="mse")
     monkeypatch.setattr(Distribution, "of_processes", Parted(0))
@@ -177,7 +177,7 @@ if distribution.is_chief:
 
 @pytest.mark.full
 @pytest.mark.skipif(BACKEND == "tensorflow", reason="has one device here")
-def test_losses_that_are_sums_stay_sums():
+def test_sum_losses_are_not_averaged_over_replicas():
     """torch averages gradients over processes, which must not change sums."""
     (one,) = lines(begun(SUMS))
     if BACKEND == "jax":
@@ -195,7 +195,7 @@ def test_losses_that_are_sums_stay_sums():
 
 @pytest.mark.full
 @pytest.mark.parametrize("process_id", [0, 1])
-def test_processes_that_do_not_come_are_not_waited_for(process_id):
+def test_missing_processes_cause_a_connection_timeout(process_id):
     if BACKEND == "tensorflow":
         with pytest.raises(ValueError, match="KERAS_BACKEND=jax or torch"):
             distribute(coordinator="localhost:1", num_processes=2, process_id=process_id)
@@ -212,7 +212,7 @@ except TimeoutError as error:
 
 
 @pytest.mark.skipif(BACKEND == "torch", reason="torchrun is torch's own")
-def test_processes_of_torchrun_need_torch(monkeypatch):
+def test_torchrun_needs_the_torch_backend(monkeypatch):
     """Otherwise each process would silently train its own model."""
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     monkeypatch.setenv("WORLD_SIZE", "2")

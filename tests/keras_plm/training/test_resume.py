@@ -53,7 +53,7 @@ def test_resume_is_exact_with_dropout_within_an_epoch(stream, tmp_path):
 
 
 @pytest.mark.backend_neutral
-def test_saves_as_it_goes(stream, tmp_path):
+def test_state_is_saved_during_training(stream, tmp_path):
     model, batches = start(stream)
     saved = []
     state = TrainingState(
@@ -72,7 +72,7 @@ def trained(stream, folder, steps, **options):
 
 
 @pytest.mark.backend_neutral
-def test_the_last_ones_are_kept(stream, tmp_path):
+def test_only_the_last_states_are_kept(stream, tmp_path):
     names = trained(stream, tmp_path / "two", 5)
     assert names == ["state-000004.safetensors", "state-000005.safetensors"]
     names = trained(stream, tmp_path / "by", 5, every_steps=2, keep=9, every_seconds=None)
@@ -98,13 +98,13 @@ def test_the_last_ones_are_kept(stream, tmp_path):
         ({"keep": 0}, "`keep` must be a whole number, 1 or more. Received: keep=0"),
     ],
 )
-def test_numbers_are_checked(options, match, tmp_path):
+def test_invalid_every_steps_and_keep_are_refused(options, match, tmp_path):
     with pytest.raises(ValueError, match=match):
         TrainingState(tmp_path, Batches([3] * 4, None, batch_size=2), **options)
 
 
 @pytest.mark.backend_neutral
-def test_a_damaged_state_falls_back_to_the_one_before(stream, tmp_path):
+def test_damaged_state_falls_back_to_the_previous_one(stream, tmp_path):
     trained(stream, tmp_path, 2)
     before, newest = sorted(tmp_path.glob("state*"))
     whole = newest.read_bytes()
@@ -134,7 +134,7 @@ def test_a_damaged_state_falls_back_to_the_one_before(stream, tmp_path):
 
 
 @pytest.mark.backend_neutral
-def test_where_all_are_damaged_nothing_is_changed(stream, tmp_path):
+def test_restore_raises_if_all_states_are_damaged(stream, tmp_path):
     trained(stream, tmp_path, 2)
     for path in tmp_path.glob("state*"):
         path.write_bytes(path.read_bytes()[:-1])
@@ -147,7 +147,7 @@ def test_where_all_are_damaged_nothing_is_changed(stream, tmp_path):
 
 
 @pytest.mark.backend_neutral
-def test_a_full_disk_leaves_the_former_states_whole(stream, tmp_path, monkeypatch):
+def test_full_disk_preserves_earlier_states(stream, tmp_path, monkeypatch):
     trained(stream, tmp_path, 2)
     former = {path: path.read_bytes() for path in tmp_path.glob("state*")}
     model, batches = start(stream)
@@ -164,7 +164,7 @@ def test_a_full_disk_leaves_the_former_states_whole(stream, tmp_path, monkeypatc
 
 
 @pytest.mark.backend_neutral
-def test_a_state_of_before_is_restored(stream, tmp_path):
+def test_state_of_an_older_version_is_restored(stream, tmp_path):
     """Older versions kept one file, without a checksum and metrics."""
     from safetensors import safe_open
     from safetensors.numpy import save_file
@@ -221,7 +221,7 @@ def test_a_state_of_another_run_is_refused(stream, tmp_path, monkeypatch):
 
 
 @pytest.mark.full
-def test_metrics_are_those_of_whole_passes(tmp_path):
+def test_metrics_of_resumed_runs_cover_whole_passes(tmp_path):
     """A stop may fall anywhere, with validation between Keras' epochs."""
 
     def collate(rows, length, rng, epoch):
@@ -256,7 +256,7 @@ def test_metrics_are_those_of_whole_passes(tmp_path):
 
 @pytest.mark.full
 @pytest.mark.split_to("torch")  # `python -m benchmarks check resume` kills runs of each backend
-def test_killed_runs_go_on_bit_for_bit(tmp_path):
+def test_killed_runs_resume_bit_for_bit(tmp_path):
     """Sends SIGKILL repeatedly, at any moment of a step or a write."""
     from benchmarks.checks.resume import STEPS, differences, run
 
@@ -273,7 +273,7 @@ def test_killed_runs_go_on_bit_for_bit(tmp_path):
 
 @pytest.mark.full
 @pytest.mark.backend_neutral
-def test_the_command_kills_says_what_differs(tmp_path, monkeypatch, capsys):
+def test_check_resume_command_reports_differences(tmp_path, monkeypatch, capsys):
     from benchmarks.__main__ import main
     from benchmarks.checks import resume as resume_check
 
@@ -324,7 +324,7 @@ def test_works_with_any_keras_model(tmp_path):
 
 
 @pytest.mark.backend_neutral
-def test_a_stopped_run_ends_where_it_would_have(stream, tmp_path):
+def test_resumed_run_ends_at_total_steps(stream, tmp_path):
     def train(stop=None):
         model, batches = start(stream)
         state = TrainingState(tmp_path / "run", batches, total_steps=7)

@@ -11,7 +11,7 @@ from tests.keras_plm.training.device_cases import Parted, Plain, batches
 pytestmark = pytest.mark.each_backend
 
 
-def test_parts_of_batches_hold_what_the_batches_hold():
+def test_shards_together_contain_the_rows_of_the_batch():
     whole, parts = batches(), [batches().sharded(Parted(i)) for i in range(2)]
     assert all(len(part) == len(whole) for part in parts)
     for i, (x, y, weights) in enumerate(whole):
@@ -29,7 +29,7 @@ def test_parts_of_batches_hold_what_the_batches_hold():
         assert not joined[2][4:].any()
 
 
-def test_the_loss_of_evaluation_is_that_of_all_rows():
+def test_sharded_evaluation_loss_is_the_mean_of_all_rows():
     for part in (batches(training=False), batches(training=False).sharded(Parted(0))):
         assert len(part) == 3
     whole = [batches(training=False).sharded(Parted(i)) for i in range(2)]
@@ -42,7 +42,7 @@ def test_the_loss_of_evaluation_is_that_of_all_rows():
 
 
 @pytest.mark.parametrize("order", ["shard first", "accumulate first"])
-def test_batches_in_parts_hold_what_the_batches_hold(order):
+def test_micro_batches_together_contain_the_rows_of_the_batch(order):
     whole = batches()
     if order == "shard first":
         parts = [batches().sharded(Parted(i)).in_micro_batches(2) for i in range(2)]
@@ -75,7 +75,7 @@ def test_batches_in_parts_hold_what_the_batches_hold(order):
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("read_before", [True, False])
 @pytest.mark.parametrize("order", ["shard first", "accumulate first"])
-def test_weights_average_1_whatever_was_parted_before_and_after(order, read_before, training):
+def test_weights_average_1_for_any_order_of_splits(order, read_before, training):
     """11 rows in 3 batches of 4, in 2 parts over 6 devices: each batch is padded to 12 rows."""
     whole = batches(training=training)
     steps = [lambda b, i: b.sharded(Parted(i)), lambda b, i: b.in_micro_batches(2)]
@@ -99,7 +99,7 @@ def test_weights_average_1_whatever_was_parted_before_and_after(order, read_befo
 
 
 @pytest.mark.backend_neutral
-def test_a_shard_is_parted_further():
+def test_shards_split_into_micro_batches():
     """Shards can be split into micro-batches: 6 rows in 2 parts for 2 processes become 8."""
     parts = [batches(batch_size=6, shard=(i, 2)).in_micro_batches(2) for i in range(2)]
     of_batch = [part[k] for part in parts for k in range(2)]
@@ -108,7 +108,7 @@ def test_a_shard_is_parted_further():
     np.testing.assert_allclose(weights[weights > 0], 8 / 6, rtol=1e-6)
 
 
-def test_sums_are_not_filled_up():
+def test_sum_losses_refuse_padded_batches():
     with pytest.raises(ValueError, match="is a sum: choose smaller batches"):
         batches(scale_weights=False).in_micro_batches(2)
     with pytest.raises(ValueError, match="divide evenly.*4 rows of length 4, 6 devices"):
@@ -116,14 +116,14 @@ def test_sums_are_not_filled_up():
     assert len(batches(scale_weights=False, batch_size=6).sharded(Parted(1))[0][1]) == 3
 
 
-def test_rows_that_go_on_stay_on_one_device():
+def test_batches_with_carried_states_need_one_device():
     carried = batches()
     carried.carries_states = True
     with pytest.raises(ValueError, match="need one device.*6 devices"):
         carried.sharded(Parted(0))
 
 
-def test_batches_in_parts_make_the_steps_of_whole_batches():
+def test_micro_batches_train_like_whole_batches():
     def trained(parts):
         keras.utils.set_random_seed(1)
         model, more = Plain(), {}
@@ -140,7 +140,7 @@ def test_batches_in_parts_make_the_steps_of_whole_batches():
 
 
 @pytest.mark.full
-def test_an_optimizer_of_other_parts_is_refused():
+def test_mismatched_gradient_accumulation_is_refused():
     model = Plain()
     model.compile(BertAdamW(1e-2), loss="mse")
     with pytest.raises(ValueError, match="`gradient_accumulation_steps=2`. Received: 1"):
@@ -161,14 +161,14 @@ def test_an_optimizer_of_other_parts_is_refused():
         ([0, 1, 0, 1], 2, [(0, 1), (0, 1)]),
     ],
 )
-def test_processes_of_one_row_of_a_mesh_draw_the_same_rows(processes, model_shards, parts):
+def test_processes_in_one_mesh_row_read_the_same_examples(processes, model_shards, parts):
     from keras_plm.training.distribution.on_jax import _part
 
     found = [_part(processes, model_shards, i) for i in range(len(parts))]
     assert found == parts
 
 
-def test_meshes_that_cut_through_processes_are_refused():
+def test_meshes_that_split_processes_over_rows_are_refused():
     from keras_plm.training.distribution.on_jax import _part
 
     with pytest.raises(ValueError, match=r"whole rows of the mesh.*mesh=\(2, 3\)"):

@@ -49,7 +49,7 @@ LETTERS = Task("letters", read_letters, Classifier, {"accuracy": metrics.accurac
 
 
 @pytest.mark.backend_neutral
-def test_a_task_is_a_reader_and_a_row(tmp_path):
+def test_new_task_needs_a_reader_and_one_task_entry(tmp_path):
     (tmp_path / "letters").mkdir()
     for seed, file in enumerate(FILES.values()):
         rows = [f"{example.text},{example.label}\n" for example in examples(seed=seed)]
@@ -68,7 +68,7 @@ def test_a_task_is_a_reader_and_a_row(tmp_path):
 
 
 @pytest.mark.backend_neutral
-def test_a_layer_choice_is_a_row(monkeypatch):
+def test_new_layer_choice_needs_one_entry(monkeypatch):
     monkeypatch.setitem(LAYER_CHOICES, "first_and_last", LayerChoice(layers=(1, -1)))
     model = encoder()
     assert "first_and_last" in every_choice(model)
@@ -101,7 +101,7 @@ class BiasesOnly(FineTune):
 
 
 @pytest.mark.backend_neutral
-def test_a_method_is_a_dataclass():
+def test_new_method_needs_one_dataclass():
     method, given = BiasesOnly(**FAST), encoder()
     model = method.fit(given, Classifier, TOKENIZER, examples())
     changed = {

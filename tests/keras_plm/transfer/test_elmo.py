@@ -29,7 +29,7 @@ def elmo(seed=0):
 
 
 @pytest.mark.compiles
-def test_is_kept_in_a_folder(tmp_path):
+def test_elmo_survives_save_and_load(tmp_path):
     encoder = ELMo(**TINY, num_highway=1, cell_clip=None)
     keras_plm.save(tmp_path / "elmo", encoder, Characters())
     again, tokenizer = keras_plm.load(tmp_path / "elmo")
@@ -39,7 +39,7 @@ def test_is_kept_in_a_folder(tmp_path):
 
 
 @pytest.mark.full
-def test_fine_tunes_as_to_tune_or_not_to_tune_did(tmp_path):
+def test_elmo_fine_tunes_with_gradual_unfreezing(tmp_path):
     method = FineTune(
         learning_rate=5e-2,
         epochs=5,
@@ -66,7 +66,7 @@ def test_fine_tunes_as_to_tune_or_not_to_tune_did(tmp_path):
 
 
 @pytest.mark.full
-def test_pairs_meet_by_bi_attention():
+def test_fine_tuned_elmo_classifies_pairs():
     method = FineTune(learning_rate=2e-2, epochs=2, batch_size=4, pool="max")
     model = method.fit(elmo(), Classifier, Characters(), PAIRS * 2)
     assert set(model.predict(["a b", "c"], pairs=["a b", "a b"])) <= {"same", "other"}
@@ -77,7 +77,7 @@ def test_pairs_meet_by_bi_attention():
     "placement",
     [*(under_torch(p) for p in ("input", "output")), "both"],
 )
-def test_features_stand_beside_word_vectors(placement, tmp_path):
+def test_features_combine_with_word_vectors_at_each_placement(placement, tmp_path):
     words = ["Ann", "saw", "Bo", ".", "It"]
     vectors = WordVectors.from_vectors(words, np.random.default_rng(0).normal(size=(5, 4)))
     method = FeatureBased(
@@ -104,7 +104,7 @@ def test_features_stand_beside_word_vectors(placement, tmp_path):
 
 
 @pytest.mark.backend_neutral
-def test_carried_states_do_not_leak_into_other_texts():
+def test_encoders_with_carried_states_are_refused():
     carrying, texts = ELMo(**TINY, carried_rows=2), [Example("a b", "no"), Example("c", "yes")]
     for use in (
         lambda: extract_features(carrying, Characters(), ["a b"]),
@@ -117,7 +117,7 @@ def test_carried_states_do_not_leak_into_other_texts():
 
 
 @pytest.mark.full
-def test_layers_are_compared():
+def test_compare_layers_accepts_elmo_layer_names():
     table = compare_layers(
         elmo(),
         Characters(),
@@ -131,7 +131,7 @@ def test_layers_are_compared():
 
 
 @pytest.mark.compiles
-def test_a_frozen_head_gives_the_features_of_each_word():
+def test_frozen_tagger_scores_each_word():
     encoder = elmo()
     head = Tagger(encoder, ["O", "B-PER"], tokenizer=Characters(), frozen=True)
     batch = head.batches(TAGGED[:1], training=False)[0][0]

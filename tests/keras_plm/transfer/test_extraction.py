@@ -48,7 +48,7 @@ def test_passes_the_checks_of_scikit_learn():
 
 
 @pytest.mark.backend_neutral
-def test_texts_are_transformed_as_scikit_learn_expects():
+def test_transform_meets_scikit_learn_conventions():
     model = extractor(layers=LayerChoice(1, -1))
     before = list(ROWS)
     params = model.get_params()
@@ -70,14 +70,14 @@ def test_texts_are_transformed_as_scikit_learn_expects():
 
 
 @pytest.mark.backend_neutral
-def test_is_pickled_with_its_encoder():
+def test_pickled_extractor_returns_equal_features():
     model = extractor()
     again = pickle.loads(pickle.dumps(model))
     np.testing.assert_allclose(again.transform(ROWS), model.transform(ROWS), atol=1e-3)
 
 
 @pytest.mark.backend_neutral
-def test_works_on_a_column_of_a_table():
+def test_extractor_accepts_a_data_frame_column():
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"text": ROWS, "size": [1.0, 2, 3, 4]}, index=[7, 7, 3, 0])
     model = extractor()
@@ -99,7 +99,7 @@ def test_works_on_a_column_of_a_table():
 
 @pytest.mark.compiles
 @pytest.mark.parametrize("layers", [(0, -1), (-1, 0), (2, 0, 3), (1,), (3, 1)], ids=str)
-def test_any_layers_in_any_order(layers, tmp_path):
+def test_features_of_any_layers_equal_encoder_outputs(layers, tmp_path):
     """Compares with a computation by hand from the encoder's outputs."""
     model = encoder(num_layers=3)
     texts_given = [["a", "b", "c"], ["d"]]
@@ -120,7 +120,7 @@ def test_any_layers_in_any_order(layers, tmp_path):
 
 @pytest.mark.full
 @pytest.mark.backend_neutral
-def test_heads_keep_their_layers(tmp_path):
+def test_reloaded_heads_have_their_layer_choice(tmp_path):
     rows = texts(16)
     for combine in ("concat", "mean", "mix"):
         choice = LayerChoice(layers=(-1, 0), combine=combine)
@@ -136,7 +136,7 @@ def test_heads_keep_their_layers(tmp_path):
 
 
 @pytest.mark.backend_neutral
-def test_choices_that_cannot_be_are_explained():
+def test_invalid_layer_choices_are_refused():
     for wrong in ({}, {"first": 0}, {"first": 0, "last": 1, "layers": (0,)}):
         with pytest.raises(ValueError, match="`first` and `last`, or a tuple of `layers`"):
             LayerChoice(**wrong)

@@ -34,7 +34,7 @@ def replaced(folder, name, **arrays):
     (folder / "manifest.json").write_text(json.dumps(about))
 
 
-def test_what_was_written_is_read(tmp_path):
+def test_written_arrays_are_read_back(tmp_path):
     parts = [[[0, 1], [1, 1]], [[2, 0], [2, 3]]]
     arrays = _feature_files.read(written(tmp_path / "a", parts))
     assert arrays.features.ravel().tolist() == list(range(60)) and not arrays.pairs
@@ -90,7 +90,7 @@ DAMAGES += [other_store]
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_damage_is_named(damage, tmp_path):
+def test_errors_name_the_damaged_store(damage, tmp_path):
     folder = written(tmp_path / "store")
     damage(folder)
     with pytest.raises(ValueError, match=str(folder)):
@@ -98,7 +98,7 @@ def test_damage_is_named(damage, tmp_path):
 
 
 @pytest.mark.parametrize("damage", [flip, cut, other_width, pipe, no_manifest])
-def test_damaged_features_are_computed_again(damage, tmp_path):
+def test_damaged_features_are_recomputed(damage, tmp_path):
     model = encoder()
     build = lambda: FeatureStore.build(tmp_path, model, TOKENIZER, ["a b", "c"], "mean")  # noqa: E731
     right = np.array(build().array)
@@ -111,7 +111,7 @@ def test_damaged_features_are_computed_again(damage, tmp_path):
     assert np.array_equal(build().array, right) and again.counts.tolist() == [1, 1]
 
 
-def test_a_store_of_another_encoder_under_this_name_is_not_taken(tmp_path):
+def test_store_with_other_contents_is_recomputed(tmp_path):
     model = encoder()
     FeatureStore.build(tmp_path, model, TOKENIZER, ["a b", "c"], "mean")
     (folder,) = (path for path in tmp_path.iterdir() if path.is_dir())
@@ -123,7 +123,7 @@ def test_a_store_of_another_encoder_under_this_name_is_not_taken(tmp_path):
 
 
 @pytest.mark.full
-def test_what_killed_processes_left_is_removed(tmp_path):
+def test_temporary_folders_of_killed_processes_are_removed(tmp_path):
     store, other = "0" * 24, "1" * 24
     for name in (store, other):
         (tmp_path / f"{name}.99999999.0123abcd.tmp").mkdir()
@@ -167,7 +167,7 @@ assert not list(Path(".").glob("*.tmp"))
 
 
 @pytest.mark.full
-def test_a_build_killed_at_any_rename_is_built_anew(tmp_path):
+def test_build_killed_at_any_file_call_is_rebuilt(tmp_path):
     (tmp_path / "begin").mkdir()
     copies = tmp_path / "copies"
     copies.mkdir()
@@ -190,7 +190,7 @@ except OSError as error:
 
 
 @pytest.mark.full
-def test_a_full_disk_is_named_before_the_encoder_runs(tmp_path):
+def test_full_disk_is_reported_before_the_encoder_runs(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True, check=False
     )

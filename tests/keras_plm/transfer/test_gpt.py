@@ -55,13 +55,13 @@ def log_probabilities(encoder, token_ids):
     return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
 
 
-class TestTheAuxiliaryObjective:
+class TestAuxiliaryObjective:
     def both(self, weight=0.5):
         head = Classifier(gpt(len(TOKENIZER)), ["no", "yes"], tokenizer=TOKENIZER, dropout=0.0)
         return head, WithLanguageModel(head, weight)
 
     @pytest.mark.compiles
-    def test_is_the_sum_of_both_losses(self):
+    def test_loss_is_the_weighted_sum_of_both_losses(self):
         """Compares with equation 5, L3 = L2 + 0.5 L1, in loops over texts and tokens."""
         head, model = self.both()
         model.compile("sgd")
@@ -80,7 +80,7 @@ class TestTheAuxiliaryObjective:
         assert found["loss"] == pytest.approx(task + 0.5 * of_text, rel=1e-4)
 
     @pytest.mark.compiles
-    def test_of_several_rows_it_is_their_mean(self):
+    def test_language_model_loss_is_the_mean_over_choices(self):
         head = MultipleChoice(gpt(len(TOKENIZER)), range(3), tokenizer=TOKENIZER, dropout=0.0)
         model = WithLanguageModel(head, 1.0)
         example = chosen(1)[0]
@@ -93,7 +93,7 @@ class TestTheAuxiliaryObjective:
             means.append(-np.mean([logs[t, token] for t, token in enumerate(ids[0, 1:])]))
         assert_close(found, [np.mean(means)], atol=1e-4)
 
-    def test_the_batches_of_the_head_stay_as_they_are(self):
+    def test_batches_of_the_head_are_not_modified(self):
         head, model = self.both()
         source = head.batches(texts(5), batch_size=4)
         before = source[0]
@@ -109,7 +109,7 @@ class TestTheAuxiliaryObjective:
             assert_close(weights["task"], before[2])
 
     @pytest.mark.compiles
-    def test_a_filled_up_batch_counts_real_rows(self):
+    def test_padding_rows_do_not_change_the_loss(self):
         head, model = self.both()
         model.compile("sgd")
         examples = texts(5)
@@ -120,7 +120,7 @@ class TestTheAuxiliaryObjective:
         assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
     @pytest.mark.backend_neutral
-    def test_it_is_for_encoders_that_predict(self):
+    def test_bidirectional_encoders_are_refused(self):
         head = Classifier(BERT(len(PIECES), **SIZE), ["no", "yes"], tokenizer=PIECES)
         with pytest.raises(ValueError, match="causal encoder .*, such as `GPT`. Received: BERT"):
             WithLanguageModel(head)
@@ -160,7 +160,7 @@ def test_fine_tunes_in_bfloat16():
 
 
 @pytest.mark.compiles
-def test_reads_at_classify():
+def test_classifier_reads_the_classify_token():
     head = Classifier(gpt(len(TOKENIZER)), ["no", "yes"], tokenizer=TOKENIZER)
     x, *_ = head.batches([Example("a b"), Example("c d e f")], batch_size=2, training=False)[0]
     hidden = to_numpy(head.encoder({k: x[k] for k in head.encoder.input})["sequence"])
@@ -218,7 +218,7 @@ class TestRegressor:
         assert_close(keras.saving.load_model(tmp_path / "model.keras").predict(train), found)
 
     @pytest.mark.compiles
-    def test_scores_are_shares_of_their_range(self):
+    def test_targets_are_fractions_of_the_score_range(self):
         head = Regressor(gpt(len(TOKENIZER)), (1, 5), tokenizer=TOKENIZER, dropout=0.0)
         head.compile("sgd")
         examples = [Example("a b", 2.0), Example("c", 5)]
@@ -229,21 +229,21 @@ class TestRegressor:
         assert head.evaluate(source, verbose=0, return_dict=True)["loss"] == pytest.approx(wanted)
 
     @pytest.mark.full
-    def test_reads_features_too(self):
+    def test_regressor_trains_on_features(self):
         fitted = FeatureBased(**FAST).fit(gpt(), Regressor, TOKENIZER, scored(), scored(16, 1))
         assert len(fitted.predict(scored(3))) == 3
         assert default_metric(Regressor, (0, 5)) is metrics.pearson_correlation
 
     @pytest.mark.full
     @pytest.mark.parametrize("method", [FineTune(**FAST), FeatureBased(**FAST)])
-    def test_scores_texts_that_are_read_apart(self, method):
+    def test_regressor_scores_pairs_encoded_separately(self, method):
         words = WordVectors.from_vectors(list(LETTERS), np.eye(8, dtype="float32"))
         fitted = method.fit(words, Regressor, words.tokenizer(), scored(), scored(16, 1))
         found = fitted.predict(scored(3))
         assert len(found) == 3 and all(isinstance(x, float) for x in found)
 
     @pytest.mark.compiles
-    def test_scores_beyond_the_range_are_scored(self):
+    def test_evaluation_accepts_scores_outside_the_range(self):
         """Evaluation accepts such scores, training does not."""
         head = Regressor(gpt(len(TOKENIZER)), (1, 5), tokenizer=TOKENIZER, dropout=0.0)
         head.compile("sgd")
@@ -260,7 +260,7 @@ class TestRegressor:
 
     @pytest.mark.backend_neutral
     @pytest.mark.parametrize("method", [FineTune(**FAST), FeatureBased(**FAST)])
-    def test_examples_that_choose_may_lie_beyond(self, method):
+    def test_dev_scores_may_lie_outside_the_training_range(self, method):
         dev = [*scored(16, 1), Example("a b", -1.0, "c"), Example("c", 9.0, "d")]
         fitted = method.fit(gpt(), Regressor, TOKENIZER, scored(), dev)
         expected = metrics.pearson_correlation([e.label for e in dev], fitted.predict(dev))
@@ -268,7 +268,7 @@ class TestRegressor:
         assert fitted.training_log["dev_score"] == pytest.approx(expected, abs=2e-2)
 
     @pytest.mark.backend_neutral
-    def test_what_is_no_score_is_named(self):
+    def test_invalid_scores_are_refused(self):
         for labels in ((5, 0), ("no", "yes"), (1, 2, 3), (0, np.inf)):
             with pytest.raises(ValueError, match="lowest and the highest score, as labels="):
                 Regressor(gpt(), labels)
@@ -306,14 +306,14 @@ class TestMultipleChoice:
         assert keras.saving.load_model(tmp_path / "model.keras").predict(train) == found
 
     @pytest.mark.compiles
-    def test_a_choice_is_scored_by_itself(self):
+    def test_scores_of_choices_are_independent_of_their_order(self):
         head = MultipleChoice(gpt(len(TOKENIZER)), range(2), tokenizer=TOKENIZER)
         there = head.predict([Example("a b", choices=["c", "d e"])], probabilities=True)
         back = head.predict([Example("a b", choices=["d e", "c"])], probabilities=True)
         assert_close(there, back[:, ::-1], atol=1e-5)
 
     @pytest.mark.backend_neutral
-    def test_what_does_not_fit_is_named(self):
+    def test_invalid_choices_are_refused(self):
         head = MultipleChoice(gpt(len(TOKENIZER)), range(3), tokenizer=TOKENIZER)
         with pytest.raises(ValueError, match="Each example needs 3 choices.*example 1 with None"):
             head.predict([chosen(1)[0], Example("a")])
@@ -333,7 +333,7 @@ class TestMultipleChoice:
 
 class TestTransferOfLayers:
     @pytest.mark.full
-    def test_the_lowest_come_the_others_are_new(self):
+    def test_lowest_layers_are_copied_and_others_initialized(self):
         model = gpt(pre_norm=True)
         old = {w.path: to_numpy(w) for w in model.weights}
         for count in (-1, 0, 2, 3):
@@ -347,7 +347,7 @@ class TestTransferOfLayers:
         assert len(fitted.predict(texts(3))) == 3
 
     @pytest.mark.compiles
-    def test_berts_top_layers_and_pooler_begin_anew(self):
+    def test_top_layers_and_pooler_of_bert_are_reinitialized(self):
         model = BERT(9, 3, 2, 8, 16, max_sequence_length=8)
         for weight in model.weights:
             weight.assign(np.full(weight.shape, 7.0))
@@ -357,7 +357,7 @@ class TestTransferOfLayers:
             assert (to_numpy(w) == 7).all() == (not anew), w.path
 
     @pytest.mark.full
-    def test_training_the_copy_leaves_the_original_alone(self):
+    def test_training_the_copy_does_not_change_the_original(self):
         model = gpt(len(TOKENIZER))
         before = model.get_weights()
         head = Classifier(keep_pretrained_layers(model, 2), ["no", "yes"], tokenizer=TOKENIZER)
@@ -366,7 +366,7 @@ class TestTransferOfLayers:
         assert_close(model.get_weights(), before, atol=0)
 
     @pytest.mark.backend_neutral
-    def test_there_are_only_so_many(self):
+    def test_invalid_layer_counts_are_refused(self):
         for count in (4, -2, 1.5, True + 0.5):
             with pytest.raises(ValueError, match="from -1 to this encoder's 3 layers"):
                 keep_pretrained_layers(gpt(), count)
@@ -389,7 +389,7 @@ def test_new_tokens_have_small_random_vectors():
 
 
 @pytest.mark.full
-def test_frozen_it_reads_text_without_marks():
+def test_frozen_gpt_reads_text_without_special_tokens():
     """A GPT that was not fine-tuned has no vectors for the special tokens."""
     model = gpt()
     found = extract_features(model, TOKENIZER, ["a b", "c"], pool="last")
@@ -407,7 +407,7 @@ def test_frozen_it_reads_text_without_marks():
 
 
 @pytest.mark.full
-def test_tags_words():
+def test_tagger_predicts_one_tag_per_word():
     rows = [Example(e.text.split(), ["A" if w == "a" else "O" for w in e.text.split()])
             for e in texts(32)]  # fmt: skip
     fitted = FineTune(**FAST, language_model_weight=0.5).fit(gpt(), Tagger, TOKENIZER, rows)
@@ -431,7 +431,7 @@ class TestSchedules:
 
     @pytest.mark.full
     @pytest.mark.parametrize("name", ["gpt_linear", under_torch("cosine")])
-    def test_a_method_takes_them(self, name):
+    def test_fine_tuning_accepts_schedule_names(self, name):
         fitted = FineTune(**FAST, schedule=name, bias_correction=True, warmup=0.5).fit(
             gpt(), Classifier, TOKENIZER, texts(16)
         )

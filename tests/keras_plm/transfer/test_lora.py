@@ -29,7 +29,7 @@ def thin(model):
 
 
 @pytest.mark.compiles
-def test_a_matrix_has_a_product_added():
+def test_adapted_matrix_equals_weight_plus_low_rank_product():
     """Compares x (W + A B) + b with a copy that has a changed W."""
     ids = np.array([[2, 5, 6, 7, 3]], "int32")
     inputs = {"token_ids": ids, "segment_ids": ids * 0, "padding_mask": ids > 0}
@@ -53,7 +53,7 @@ def test_a_matrix_has_a_product_added():
 @pytest.mark.compiles
 @pytest.mark.quick_cases("float32")
 @pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])
-def test_fine_tuning_moves_attention_alone(precision, tmp_path):
+def test_fine_tuning_changes_only_attention_kernels(precision, tmp_path):
     layers = 2 if precision == "float32" else 1
     model = encoder(dtype=precision, num_layers=layers)
     fitted = FineTune(**FAST).fit(model, Classifier, TOKENIZER, texts(32))
@@ -76,7 +76,7 @@ def test_fine_tuning_moves_attention_alone(precision, tmp_path):
 
 
 @pytest.mark.compiles
-def test_merged_gives_what_it_gave():
+def test_merged_model_predicts_the_same():
     model = clone(encoder())
     adapt(model, 3)
     head = Tagger(model, ["O", "B-A", "I-A"], tokenizer=TOKENIZER)
@@ -90,7 +90,7 @@ def test_merged_gives_what_it_gave():
 
 
 @pytest.mark.full
-def test_a_gpt_learns_beside_its_language_model():
+def test_gpt_fine_tunes_with_the_auxiliary_objective():
     model, method = gpt(), FineTune(**FAST, language_model_weight=0.5)
     fitted = method.fit(model, Classifier, PIECES, gpt_texts())
     assert len(fitted.predict(gpt_texts(5))) == 5
@@ -106,7 +106,7 @@ def test_a_gpt_learns_beside_its_language_model():
 @pytest.mark.full
 @pytest.mark.skipif(not importlib.util.find_spec("keras_hub"), reason="keras_hub is not installed")
 @pytest.mark.parametrize("kind", ["Bert", "GPT2"])
-def test_kerashubs_backbones_too(kind):
+def test_kerashub_models_change_only_attention_kernels(kind):
     from keras_plm.checkpoints.keras_hub import HubEncoder
     from tests.keras_plm.checkpoints.hub_models import backbone
 
@@ -133,7 +133,7 @@ def test_bad_input_is_explained():
 
 
 @pytest.mark.compiles
-def test_features_follow_the_matrices():
+def test_features_include_the_low_rank_matrices():
     """A cached traced program would return the features of the encoder without LoRA."""
     model = encoder()
     extract_features(model, TOKENIZER, ["a b c"], pool="mean", layers="last")

@@ -62,7 +62,7 @@ def layers_of(model, text):
 
 
 @pytest.mark.backend_neutral
-def test_the_six_choices_of_the_papers_table():
+def test_named_choices_select_the_papers_layers():
     """With twelve blocks, layers are numbered from 0, the embeddings, to 12, the last block."""
     wanted = {
         "embeddings": ([0], None),
@@ -83,7 +83,7 @@ def test_the_six_choices_of_the_papers_table():
 
 
 @pytest.mark.backend_neutral
-def test_choices_that_read_the_same_are_named_once():
+def test_choices_of_the_same_layers_are_listed_once():
     shallow = encoder()
     assert every_choice(shallow)[-3:] == ["layer_0", "layer_1", "layer_2"]
     names = distinct_choices(shallow)
@@ -92,7 +92,7 @@ def test_choices_that_read_the_same_are_named_once():
 
 
 @pytest.mark.parametrize("pool", [None, "cls", "mean", "max"])
-def test_features_are_the_encoders_layers(pool):
+def test_features_equal_the_encoders_layers(pool):
     model = encoder()
     rows = ["a bx c", "d", "e f g h a b"]
     choices = {"last": [2], "concat_last_four": [1, 2], "mean_all": [1, 2], "layer_1": [1]}
@@ -159,7 +159,7 @@ def test_a_store_too_large_is_refused_before_the_encoder_runs(tmp_path, count_pa
 
 
 @pytest.mark.backend_neutral
-def test_a_stopped_store_leaves_nothing(tmp_path, monkeypatch):
+def test_interrupted_store_build_leaves_no_files(tmp_path, monkeypatch):
     def stop(*arguments):
         raise KeyboardInterrupt
 
@@ -171,7 +171,7 @@ def test_a_stopped_store_leaves_nothing(tmp_path, monkeypatch):
 
 @pytest.mark.compiles
 @pytest.mark.parametrize("method", [FineTune, under_torch(FeatureBased)])
-def test_it_predicts_for_what_it_was_trained_on(method, tmp_path):
+def test_predict_refuses_another_input_kind_than_in_training(method, tmp_path):
     pairs, single = text_pairs(16), texts(16)
     of_pairs, of_texts = (
         method(**FAST).fit(encoder(), Classifier, TOKENIZER, train) for train in (pairs, single)
@@ -190,7 +190,7 @@ def test_it_predicts_for_what_it_was_trained_on(method, tmp_path):
 
 @pytest.mark.quick_cases("Classifier-texts")
 @pytest.mark.parametrize("head, examples", [under_torch(Classifier, texts), (Tagger, sentences)])
-def test_fine_tuning_leaves_the_given_encoder_alone(head, examples):
+def test_fine_tuning_does_not_change_the_given_encoder(head, examples):
     model = encoder()
     before = [to_numpy(w).copy() for w in model.weights]
     method = FineTune(**{**FAST, "epochs": 8})
@@ -210,7 +210,7 @@ class TestFineTuningOfAnELMo:
     }  # fmt: skip
 
     @pytest.mark.full
-    def test_lower_layers_begin_later(self, tmp_path):
+    def test_lower_layers_are_unfrozen_later(self, tmp_path):
         model, seen = encoder(), []
 
         def state(part):
@@ -244,7 +244,7 @@ class TestFineTuningOfAnELMo:
         assert_close(copied.get_weights(), fitted.encoder.get_weights(), atol=0)
 
     @pytest.mark.full
-    def test_pairs_are_read_apart_where_they_must_be(self):
+    def test_word_encoders_read_pairs_separately(self):
         model, dev = word_encoder(), text_pairs(16, seed=1)
         method = FineTune(**FAST, **self.OPTIONS)
         fitted = method.fit(model, Classifier, WORDS, text_pairs(48), dev)
@@ -258,7 +258,7 @@ class TestFineTuningOfAnELMo:
             FeatureBased(**FAST, reader="bilstm").fit(model, Classifier, WORDS, text_pairs(16))
 
     @pytest.mark.full
-    def test_frozen_pairs_are_read_apart_and_pooled(self, tmp_path):
+    def test_frozen_word_encoders_pool_pairs_separately(self, tmp_path):
         model, train, dev = word_encoder(), text_pairs(48), text_pairs(16, seed=1)
         first = extract_features(model, WORDS, [e.text for e in dev], pool="mean")
         second = extract_features(model, WORDS, [e.pair for e in dev], pool="mean")
@@ -277,13 +277,13 @@ class TestFineTuningOfAnELMo:
             extract_features(model, WORDS, [*dev, texts(1)[0]], pool="mean")
 
     @pytest.mark.full
-    def test_a_tagger_takes_all_but_the_pool(self):
+    def test_tagger_accepts_all_options_except_pool(self):
         options = {name: value for name, value in self.OPTIONS.items() if name != "pool"}
         fitted = FineTune(**FAST, **options).fit(encoder(), Tagger, TOKENIZER, sentences(32))
         assert len(fitted.predict(sentences(3))) == 3
 
     @pytest.mark.full
-    def test_the_defaults_are_berts(self):
+    def test_default_optimizer_settings_are_those_of_bert(self):
         fitted = FineTune(**FAST).fit(encoder(), Classifier, TOKENIZER, texts(32))
         assert fitted.optimizer.groups == {}
         assert type(fitted.optimizer._learning_rate).__name__ == "WarmupLinearDecay"
@@ -309,7 +309,7 @@ class TestFineTuningOfAnELMo:
 
 
 @pytest.mark.compiles
-def test_a_copy_differs_only_as_asked():
+def test_clone_changes_only_known_arguments():
     model = encoder()
     assert not clone(model, trainable=False).trainable_weights
     with pytest.raises(ValueError, match="no such argument.*dropuot"):
@@ -317,7 +317,7 @@ def test_a_copy_differs_only_as_asked():
 
 
 @pytest.mark.full
-def test_the_best_epoch_survives_other_callbacks():
+def test_best_epoch_is_restored_after_other_callbacks():
     model, dev = encoder(), texts(16, seed=1)
 
     def fit(callbacks):
@@ -333,13 +333,13 @@ def test_the_best_epoch_survives_other_callbacks():
         def on_train_end(self, logs=None):
             self.model.set_weights([0 * w for w in self.model.get_weights()])
 
-    alone, beside = fit([]), fit([Restores()])
-    assert beside.training_log["best_epoch"] == 2
-    assert_close(beside.get_weights(), alone.get_weights(), atol=1e-6)
+    alone, restored = fit([]), fit([Restores()])
+    assert restored.training_log["best_epoch"] == 2
+    assert_close(restored.get_weights(), alone.get_weights(), atol=1e-6)
 
 
 @pytest.mark.full
-def test_fine_tuning_keeps_the_precision():
+def test_fine_tuning_preserves_the_precision():
     full = encoder()
     half = clone(full, dtype="mixed_bfloat16")
     assert_close(half.get_weights(), full.get_weights(), atol=0)
@@ -350,7 +350,7 @@ def test_fine_tuning_keeps_the_precision():
 
 
 @pytest.mark.compiles
-def test_the_best_epoch_is_kept():
+def test_best_epoch_is_restored():
     scores = iter([0.3, 0.9, 0.1])
     kept = []
 
@@ -370,9 +370,7 @@ def test_the_best_epoch_is_kept():
 @pytest.mark.parametrize(
     "layers, reader", [("concat_last_four", "bilstm"), under_torch("weighted_sum_all", "linear")]
 )
-def test_a_reader_under_its_encoder_predicts_as_on_the_store(
-    head, examples, reader, layers, tmp_path
-):
+def test_reader_predicts_the_same_on_encoder_and_store(head, examples, reader, layers, tmp_path):
     model = encoder()
     train, dev = examples(48), examples(24, seed=1)
     method = FeatureBased(layers=layers, reader=reader, units=5, **FAST)
@@ -397,7 +395,7 @@ def test_a_reader_under_its_encoder_predicts_as_on_the_store(
 
 
 @pytest.mark.compiles
-def test_the_encoder_runs_once_whatever_the_number_of_choices(count_passes):
+def test_encoder_runs_once_for_all_layer_choices(count_passes):
     table = compare_layers(
         encoder(),
         TOKENIZER,
@@ -414,7 +412,7 @@ def test_the_encoder_runs_once_whatever_the_number_of_choices(count_passes):
 
 
 @pytest.mark.compiles
-def test_compare_layers_parts_a_list_by_itself():
+def test_compare_layers_splits_a_list_of_examples():
     rows = compare_layers(
         encoder(), TOKENIZER, sentences(60), Tagger,
         method=FeatureBased(**{**FAST, "epochs": 1}), choices=["last"], seeds=1,
@@ -424,7 +422,7 @@ def test_compare_layers_parts_a_list_by_itself():
 
 class TestFeatureExtractor:
     @pytest.mark.full
-    def test_works_in_a_pipeline_and_a_search_with_one_pass_per_pooling(self, count_passes):
+    def test_grid_search_runs_the_encoder_once_per_pooling(self, count_passes):
         model = encoder()
         rows = [example.text for example in texts(60)]
         labels = [example.label for example in texts(60)]
@@ -439,7 +437,7 @@ class TestFeatureExtractor:
         assert sum(count_passes) == 2 * len(set(rows))
         assert len(search.predict(["a b", "c"])) == 2
 
-    def test_gives_the_features_and_forgets_old_weights(self):
+    def test_transform_returns_features_of_current_weights(self):
         model = encoder()
         extractor = FeatureExtractor(model, TOKENIZER, layers="concat_last_four", pool="max")
         wanted = extract_features(model, TOKENIZER, ["a b", "c"], "concat_last_four", "max")
@@ -527,7 +525,7 @@ def test_a_bilstm_on_top_is_fine_tuned_with_the_encoder(head, rows, tmp_path):
 
 
 @pytest.mark.full
-def test_a_bilstm_on_top_goes_with_words():
+def test_bilstm_on_top_refuses_pool_and_unknown_readers():
     with pytest.raises(ValueError, match="leave `pool` out, or set reader='linear'"):
         FineTune(**FAST, reader="bilstm", pool="max").fit(encoder(), Classifier, TOKENIZER, texts())
     with pytest.raises(ValueError, match="`reader` must be one of 'linear', 'bilstm', 'bcn'"):

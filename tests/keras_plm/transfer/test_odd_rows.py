@@ -74,7 +74,7 @@ CASES = [
 
 @pytest.mark.parametrize("method, head, kind", CASES)
 @pytest.mark.filterwarnings("ignore:Rows have at most")
-def test_it_is_trained_on_and_predicted(method, head, kind):
+def test_training_and_prediction_accept_odd_rows(method, head, kind):
     make, count = usual(kind)
     rows = [make(i) for i in range(count)]
     model = method.fit(encoder(), head, TOKENIZER, [*rows, *ODD[kind]], [*rows[:2], *ODD[kind]])
@@ -95,16 +95,16 @@ def test_odd_texts_have_features():
     assert [len(rows) for rows in found] == [len(row) for row in words]
 
 
-def test_a_sentence_without_words_scores_nothing():
+def test_word_accuracy_ignores_empty_sentences():
     assert word_accuracy([[], ["X", "Y"]], [[], ["X", "X"]]) == 0.5
     with pytest.raises(ValueError, match="Received: 1 and 0 tags in sentence 1"):
         word_accuracy([["X"], ["X"]], [["X"], []])
 
 
-def test_cut_texts_are_warned_of():
+def test_truncated_texts_cause_a_warning():
     texts = [Example("a", where="f:1"), Example(LONG, where="f:2"), Example(LONG, where="f:3")]
-    told = r"max_length=12 tokens: the texts of 2 of 3 examples were cut, by 92 .* first is f:2"
-    with pytest.warns(UserWarning, match=told):  # 2 (56 - 10)
+    message = r"max_length=12 tokens: the texts of 2 of 3 examples were cut, by 92 .* first is f:2"
+    with pytest.warns(UserWarning, match=message):  # 2 (56 - 10)
         PackedExamples(texts, TOKENIZER, max_length=12)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -118,7 +118,7 @@ def test_cut_texts_are_warned_of():
     [(PIECES, False, 23, 10), (PIECES, False, 200, 200), (PIECES, False, 303, 64),
      (Characters(), True, 23, 10), (Characters(), True, 303, 64)],
 )  # fmt: skip
-def test_a_question_that_leaves_no_room_is_cut(tokenizer, apart, max_length, kept):
+def test_long_questions_are_truncated_with_a_warning(tokenizer, apart, max_length, kept):
     """Questions are truncated to 64 tokens as in run_squad.py, or to half of a row if shorter."""
     words = (LETTERS * 50)[: 150 if kept == 200 else 300]
     asked = Example(" ".join(words), ["c d"], pair="a b c d", starts=[4], where="f:7")
@@ -129,8 +129,8 @@ def test_a_question_that_leaves_no_room_is_cut(tokenizer, apart, max_length, kep
             windows = Windows([asked], tokenizer, max_length, apart=apart)
         assert windows.cut_to is None and windows.asked.tolist() == [150]
         return
-    told = rf"questions of 1 of 2 examples were cut, by {300 - kept} tokens .* first is f:7"
-    with pytest.warns(UserWarning, match=told):
+    message = rf"questions of 1 of 2 examples were cut, by {300 - kept} tokens .* first is f:7"
+    with pytest.warns(UserWarning, match=message):
         windows = Windows([*others, asked], tokenizer, max_length, apart=apart)
     assert windows.asked.tolist() == [2, kept] and windows.lengths.max() <= max_length
     x, y, _ = windows.batches(training=False)[0]

@@ -72,7 +72,7 @@ def fitted(method, head, found, rates, seeds):
 
 @pytest.mark.compiles("Regressor", "SpanFinder")
 @pytest.mark.parametrize("head", EXAMPLES, ids=lambda head: head.__name__)
-def test_a_probe_is_a_separate_fit_on_the_same_batches(encoder, tmp_path, head):
+def test_probe_equals_a_separate_fit_on_the_same_batches(encoder, tmp_path, head):
     stores, train, dev, labels, metric = found = parts(head, encoder, tmp_path)
     rates = {name: [1e-3, 3e-2] for name in CHOICES}
     model, probes = fitted(METHOD, head, found, rates, [0, 5])
@@ -115,7 +115,7 @@ def test_a_probe_is_a_separate_fit_on_the_same_batches(encoder, tmp_path, head):
 
 
 @pytest.mark.full
-def test_a_probe_does_not_depend_on_the_others_of_its_fit(encoder, tmp_path):
+def test_probe_is_independent_of_other_probes_in_its_fit(encoder, tmp_path):
     """With dropout, whose masks are a function of seed and step."""
     method = dataclasses.replace(METHOD, dropout=0.3)
     found = parts(Tagger, encoder, tmp_path, method)
@@ -130,7 +130,7 @@ def test_a_probe_does_not_depend_on_the_others_of_its_fit(encoder, tmp_path):
 
 
 @pytest.mark.backend_neutral
-def test_a_probe_that_diverges_leaves_the_others(encoder, tmp_path):
+def test_diverged_probe_does_not_change_other_probes(encoder, tmp_path):
     stores, *others = parts(Classifier, encoder, tmp_path)
     _, alone = fitted(METHOD, Classifier, (stores, *others), {"last": [1e-2]}, [0])
     _, found = fitted(METHOD, Classifier, (stores, *others), {"last": [1e-2, 1e38]}, [0])
@@ -152,7 +152,7 @@ def test_large_fits_are_split(encoder, tmp_path):
 
 
 @pytest.mark.backend_neutral
-def test_other_heads_are_trained_one_by_one(encoder, tmp_path):
+def test_can_probe_refuses_unsupported_settings(encoder, tmp_path):
     stores, *_ = parts(Tagger, encoder, tmp_path)
     assert can_probe(METHOD, Tagger, ["O", "B-X"], stores[0])
     for change in ({"reader": "bilstm"}, {"feature_dropout": 0.1}):

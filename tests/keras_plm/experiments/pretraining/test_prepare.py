@@ -38,7 +38,7 @@ def pretraining(prepared, out, *more):
 
 @pytest.mark.full
 @pytest.mark.parametrize("model", ["bert", "gpt"])
-def test_prepared_text_trains_as_the_corpus_does(model, text, tmp_path, capsys):
+def test_training_on_prepared_text_equals_training_on_corpus(model, text, tmp_path, capsys):
     sentences = ["--sentences", "lines"] if model == "bert" else []
     command = preparing(text, tmp_path / "ready", "--model", model, *sentences)
     assert main(command) == 0
@@ -69,7 +69,7 @@ def test_a_tokenizer_may_be_given(text, tmp_path):
     assert isinstance(read_prepared(tmp_path / "gpt", "gpt")[1], BytePair)
 
 
-def test_a_stopped_call_is_gone_on_with(text, tmp_path, monkeypatch, capsys):
+def test_stopped_prepare_is_resumed_by_next_call(text, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(stream_files, "BLOCK", 400)
     encode, calls = stream_files.BlockEncoder.__call__, []
 
@@ -91,7 +91,7 @@ def test_a_stopped_call_is_gone_on_with(text, tmp_path, monkeypatch, capsys):
     assert (tmp_path / "ready" / "stream" / "stream.json").stat().st_mtime_ns == before
 
 
-def test_bad_input_ends_with_one_sentence(text, tmp_path, capsys):
+def test_bad_input_prints_an_error_and_exits_with_2(text, tmp_path, capsys):
     ready = tmp_path / "ready"
     assert main(preparing(text, ready, "--sentences", "lines")) == 0
     BytePair.train([text], 70, scheme="gpt").save(tmp_path / "bpe.json")
@@ -140,7 +140,7 @@ def flip(path):
 @pytest.mark.parametrize(
     "name", ["tokenizer.json", "stream/tokens.00000.bin", "stream/stream.json"]
 )
-def test_damaged_files_are_found(name, ready, text, tmp_path, capsys):
+def test_damaged_prepared_files_are_refused(name, ready, text, tmp_path, capsys):
     assert main(["prepare", "--out", str(ready), "--verify"]) == 0
     assert "60 documents" in capsys.readouterr().out
     flip(ready / name)
@@ -166,14 +166,14 @@ def test_damaged_files_are_found(name, ready, text, tmp_path, capsys):
     ],
     ids=str,
 )
-def test_a_damaged_note_is_named(values, match, ready):
+def test_damaged_prepared_json_is_refused(values, match, ready):
     note = json.loads((ready / "prepared.json").read_text())
     (ready / "prepared.json").write_text(json.dumps(note | values))
     with pytest.raises(ValueError, match=match):
         read_prepared(ready, "bert")
 
 
-def test_the_tokenizer_is_that_of_the_stream(ready):
+def test_other_tokenizer_than_that_of_stream_is_refused(ready):
     tokenizer = WordPiece.load(ready / "tokenizer.json")
     WordPiece(tokenizer.vocabulary[::-1]).save(ready / "tokenizer.json")
     note = json.loads((ready / "prepared.json").read_text())
@@ -183,7 +183,7 @@ def test_the_tokenizer_is_that_of_the_stream(ready):
         read_prepared(ready, "bert")
 
 
-def test_verification_takes_no_corpus(ready, text, capsys):
+def test_prepare_takes_either_corpus_or_verify(ready, text, capsys):
     for command in (
         ["prepare", "--out", str(ready)],
         preparing(text, ready, "--verify"),

@@ -73,7 +73,7 @@ def test_elmo_is_pretrained_and_resumed(flags, tmp_path, capsys):
 
 @pytest.mark.full
 @pytest.mark.backend_neutral
-def test_a_stop_changes_nothing(flags, tmp_path, monkeypatch):
+def test_stopped_and_resumed_run_equals_uninterrupted_run(flags, tmp_path, monkeypatch):
     """Weights, carried states and position in the text equal those of an uninterrupted run."""
 
     def run(name, stop=None):
@@ -109,7 +109,7 @@ def test_a_stop_changes_nothing(flags, tmp_path, monkeypatch):
 @pytest.mark.full
 @pytest.mark.backend_neutral
 @pytest.mark.parametrize("model", ["elmo", "bert"])
-def test_an_encoder_goes_on_with_other_text(model, flags, tmp_path, capsys):
+def test_pretraining_continues_from_encoder_on_other_text(model, flags, tmp_path, capsys):
     common = flags["onward"]
     if model == "bert":
         common = ["--sentences", "lines", "--tokens-per-batch", "64"]
@@ -145,7 +145,7 @@ def test_an_encoder_goes_on_with_other_text(model, flags, tmp_path, capsys):
 
 
 @pytest.mark.backend_neutral
-def test_an_objective_of_other_words_is_refused(flags, tmp_path, capsys):
+def test_objective_with_other_vocabulary_is_refused(flags, tmp_path, capsys):
     first = tmp_path / "first"
     command = ["pretrain", "--corpus", str(flags["text"]), *flags["common"], "--tokens", "40"]
     assert main([*command, "--out", str(first), "--num-sampled", "0"]) == 0
@@ -155,7 +155,7 @@ def test_an_objective_of_other_words_is_refused(flags, tmp_path, capsys):
     assert "must fit the objective" in capsys.readouterr().err
 
 
-def test_the_words_of_a_text_stand_behind_those_that_are_predicted(flags):
+def test_lexicon_appends_text_words_to_predicted_words(flags):
     words = lexicon([flags["other"]], ["[PAD]", "[UNK]", "[EOS]", "dog"])
     assert words.vocabulary[:4] == ["[PAD]", "[UNK]", "[EOS]", "dog"]
     assert set(words.vocabulary[4:]) == {"a", "zebra", "sat", ".", "it", "saw"}
@@ -177,7 +177,7 @@ def test_the_words_of_a_text_stand_behind_those_that_are_predicted(flags):
         ),
     ],
 )
-def test_settings_are_of_a_model(settings, match):
+def test_settings_of_other_models_are_refused(settings, match):
     with pytest.raises(ValueError, match=match):
         Pretraining(**settings)
     assert Pretraining(model="elmo").vocabulary_size == 50_000
@@ -198,7 +198,7 @@ def test_an_encoder_of_another_kind_is_refused(flags, tmp_path, capsys):
 
 
 @pytest.mark.backend_neutral
-def test_what_an_encoder_does_not_bring_along_is_said(tmp_path):
+def test_about_init_reports_missing_objective_and_other_split(tmp_path):
     init = tmp_path / "init"
     keras_plm.save(init, ELMo(2, 2, [[1, 2]], 2, 0), Characters())
     Words(["[PAD]", "[UNK]", "[EOS]", "a"]).save(init / WORDS)
@@ -210,7 +210,7 @@ def test_what_an_encoder_does_not_bring_along_is_said(tmp_path):
 
 
 @pytest.mark.backend_neutral
-def test_a_tasks_text_is_written_for_pretraining(tmp_path, capsys):
+def test_data_command_writes_text_of_a_task(tmp_path, capsys):
     trees = tmp_path / "data" / "sst" / "trees"
     trees.mkdir(parents=True)
     (trees / "train.txt").write_text("(3 (2 It) (2 's))\n(1 (2 -LRB-) (2 bad))\n")
@@ -246,7 +246,7 @@ def weights_and_note(folder):
 
 @pytest.mark.full
 @pytest.mark.backend_neutral
-def test_batches_in_parts_and_blocks_made_again_learn_the_same(of_bert, tmp_path, monkeypatch):
+def test_accumulation_and_remat_do_not_change_the_weights(of_bert, tmp_path, monkeypatch):
     assert main(of_bert("whole", "--snapshots", "1")) == 0
     parts = of_bert("parts", "--accumulation-steps", "3", "--remat", "--snapshots", "1")
     end = Meter.on_train_batch_end
@@ -286,7 +286,7 @@ def test_float16(of_bert, tmp_path, capsys):
 
 @pytest.mark.full
 @pytest.mark.backend_neutral
-def test_several_devices_make_one_encoder(of_bert, tmp_path):
+def test_pretraining_on_two_devices_equals_one_device(of_bert, tmp_path):
     """`python` or `torchrun` starts the devices, each run in separate processes."""
     assert main(of_bert("one")) == 0
     devices = "all" if keras.backend.backend() == "torch" else "2"
@@ -302,7 +302,7 @@ def test_several_devices_make_one_encoder(of_bert, tmp_path):
 
 
 @pytest.mark.backend_neutral
-def test_devices_that_cannot_be_had_are_named(of_bert, flags, tmp_path, capsys, monkeypatch):
+def test_unavailable_devices_are_refused(of_bert, flags, tmp_path, capsys, monkeypatch):
     assert main(of_bert("none", "--devices", "0")) == 2
     assert "1 or more, or all. Received: '0'" in capsys.readouterr().err
     assert main(of_bert("many", "--devices", "64")) == 2
@@ -317,7 +317,7 @@ def test_devices_that_cannot_be_had_are_named(of_bert, flags, tmp_path, capsys, 
 
 
 @pytest.mark.backend_neutral
-def test_models_of_a_setting_are_data_and_begin_its_help():
+def test_setting_metadata_restricts_models_and_prefixes_help():
     fields = {field.name: field for field in dataclasses.fields(Pretraining)}
     assert fields["unroll_steps"].metadata["models"] == ("elmo",)
     assert help_of(fields["unroll_steps"]) == "elmo: " + fields["unroll_steps"].metadata["help"]
@@ -333,7 +333,7 @@ def test_models_of_a_setting_are_data_and_begin_its_help():
 
 
 @pytest.mark.backend_neutral
-def test_the_words_of_a_help_text_restrict_nothing():
+def test_help_text_does_not_restrict_models():
     """A help text that begins with a model's name restricts nothing; data lists valid models."""
 
     @dataclasses.dataclass(frozen=True)

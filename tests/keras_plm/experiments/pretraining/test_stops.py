@@ -74,7 +74,7 @@ def assert_whole(out, wanted, steps=6):
 
 @pytest.mark.full
 @pytest.mark.parametrize("number, status", SIGNALS, ids=str)
-def test_a_signal_ends_it_after_a_whole_step(
+def test_signal_stops_pretraining_after_a_full_step(
     number, status, command, folder, capsys, monkeypatch, request
 ):
     before = signal.signal(number, signal.default_int_handler)  # `nohup` ignores SIGHUP
@@ -142,7 +142,7 @@ sys.exit(main(sys.argv[1:]))
 
 @pytest.mark.full
 @pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 5])
-def test_a_kill_at_any_rename_loses_nothing(every, folder, tmp_path):
+def test_pretraining_resumes_after_kill_at_any_rename(every, folder, tmp_path):
     copies = kill_at_each_call(
         "train(tokens=64)", folder, tmp_path / "killed", SETUP, "train(True, tokens=64)",
         every=every,
@@ -155,7 +155,7 @@ def test_a_kill_at_any_rename_loses_nothing(every, folder, tmp_path):
 
 
 @pytest.mark.full
-def test_a_preparation_killed_at_any_rename_is_finished_by_the_next(tmp_path):
+def test_prepare_resumes_after_kill_at_any_rename(tmp_path):
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "text.txt").write_text(TEXT)
     code = 'prepare(["text.txt"], "ready", vocabulary_size=70, sentences="lines")'
@@ -168,7 +168,7 @@ def test_a_preparation_killed_at_any_rename_is_finished_by_the_next(tmp_path):
         assert not [path for path in copy.rglob("*.tmp*")], copy
 
 
-def test_only_the_main_thread_and_signals_that_are_not_ignored_count():
+def test_handling_signals_leaves_ignored_signals_ignored():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with handling_signals(raise_stopped):
