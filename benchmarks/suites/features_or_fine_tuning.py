@@ -365,22 +365,18 @@ def _best_frozen(rows, key):
     return ranked(frozen)[0] if frozen else None
 
 
-def differences(pairs, kept):
-    """Returns `{key: difference of two choices and its interval}` where examples were kept.
+def difference_of(one, two):
+    """Formats the difference of two choices with its interval; "" for one choice, or without one.
 
     Args:
-        pairs: `{key: (one, two)}`, two `Choice`s of the same task.
-        kept: The `ResultFolder` of all choices.
+        one, two: Pairs of a `Choice` of the same task and its part of `resampled_scores`.
     """
-    pairs = {key: [with_examples(c, kept) for c in pair] for key, pair in pairs.items()}
-    pairs = {key: pair for key, pair in pairs.items() if _comparable(*pair)}
-    scores = iter(resampled_scores([choice for pair in pairs.values() for choice in pair]))
-    return {key: str(contrast_of([(1, next(scores)), (-1, next(scores))])) for key in pairs}
-
-
-def _comparable(one, two):
-    shapes = [choice.parts.shape[1:] for choice in (one, two) if choice.parts is not None]
-    return len(shapes) == 2 and shapes[0] == shapes[1]
+    choices, scores = zip(one, two, strict=True)
+    if any(of is None for of in scores) or choices[0].name == choices[1].name:
+        return ""
+    if choices[0].parts.shape[1:] != choices[1].parts.shape[1:]:
+        return ""
+    return str(contrast_of([(1, scores[0]), (-1, scores[1])]))
 
 
 def _summary(found, names, folder):
@@ -394,7 +390,12 @@ def _summary(found, names, folder):
     for task, rows in found.items():
         best = {key: choice for key in names if (choice := _best_frozen(rows, key))}
         tuned = {key: choice for key in best if (choice := _tuned(rows, key))}
-        gains = differences({key: (tuned[key], best[key]) for key in tuned}, kept)
+        pairs = {key: (with_examples(tuned[key], kept), with_examples(best[key], kept))
+                 for key in tuned}  # fmt: skip
+        scores = resampled_scores([choice for pair in pairs.values() for choice in pair])
+        scores = iter(scores)
+        gains = {key: difference_of(*[(choice, next(scores)) for choice in pair])
+                 for key, pair in pairs.items()}  # fmt: skip
         for key, frozen in best.items():
             cells = [shown(tuned[key].results if key in tuned else [])]
             cells += [f"{shown(frozen.results)}, {frozen.name}", gains.get(key, "")]
@@ -419,7 +420,7 @@ def brief(folder):
         chosen = [_brief_choice(rows, names, kind, row) for _, kind, row in BRIEF_ROWS]
         read_in = [choice and with_examples(choice, kept) for choice in chosen]
         scores = iter(resampled_scores([choice for choice in read_in if choice]))
-        columns.append([_interval(choice, next(scores)) if choice else "" for choice in read_in])
+        columns.append([interval(choice, next(scores)) if choice else "" for choice in read_in])
     for (name, *_), *cells in zip(BRIEF_ROWS, *columns, strict=True):
         text.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(text) + "\n\n" + BRIEF_NOTE
@@ -439,9 +440,10 @@ def _kind(name):
     return next((kind for kind in list(KINDS)[1:] if kind in name), "words")
 
 
-def _interval(choice, scores):
+def interval(choice, scores):
+    """Formats the mean score of a `Choice` with its interval over seeds and test examples."""
     if scores is None:
-        return ""
+        return shown(choice.results)
     found = score_interval(choice.kind, scores)
     return f"{100 * found.mean:.1f} [{100 * found.low:.1f}, {100 * found.high:.1f}]"
 

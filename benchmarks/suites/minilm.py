@@ -14,7 +14,12 @@ import numpy as np
 
 import keras_plm
 from benchmarks.suites.elmo.features import shown
-from benchmarks.suites.features_or_fine_tuning import differences, tiny_encoder, with_examples
+from benchmarks.suites.features_or_fine_tuning import (
+    difference_of,
+    interval,
+    tiny_encoder,
+    with_examples,
+)
 from benchmarks.suites.registry import Suite
 from keras_plm.data.task import find_file
 from keras_plm.experiments.config import Run, summary
@@ -23,7 +28,6 @@ from keras_plm.experiments.pretraining.word_vectors import Vectors, make_word_ve
 from keras_plm.experiments.recommend import Choice, ranked, resampled_scores
 from keras_plm.experiments.report.result_tables import add_seed, place_of_layers
 from keras_plm.experiments.results import ResultFolder, read_results
-from keras_plm.experiments.statistics import score_interval
 from keras_plm.transfer import distinct_choices
 
 ENCODER = "all-MiniLM-L6-v2"
@@ -249,29 +253,20 @@ def _summary(found, kept):
     text = [f"| task | {' | '.join(heads)} |", "|---|---:|---|" + "---:|" * (len(heads) - 2)]
     for task, rows in found.items():
         best, tuned = _frozen(rows)[0], rows.get("fine-tuned")
-        pairs = {name: (best, rows.get(name)) for name in ("last", "embeddings")}
-        pairs["tuned"] = (tuned, best)
-        pairs = {key: pair for key, pair in pairs.items() if all(pair) and pair[0] is not pair[1]}
-        gains = differences(pairs, kept)
-        cells = [f"{best.results[0]['counts']['train']:,}", best.name, interval(best, kept)]
-        cells += [gains.get("last", ""), gains.get("embeddings", "")]
+        chosen = [best, rows.get("last"), rows.get("embeddings"), tuned]
+        chosen = [choice and with_examples(choice, kept) for choice in chosen]
+        scores = resampled_scores([choice for choice in chosen if choice])
+        scored = [(choice, scores.pop(0) if choice else None) for choice in chosen]
+        of_best, of_last, of_embeddings, of_tuned = scored
+        cells = [f"{best.results[0]['counts']['train']:,}", best.name, interval(*of_best)]
+        cells += [difference_of(of_best, of_last), difference_of(of_best, of_embeddings)]
         if tuned is not None:
-            cells += [interval(tuned, kept), gains.get("tuned", "")]
+            cells += [interval(*of_tuned), difference_of(of_tuned, of_best)]
             cells.append(f"{tuned.seconds / max(best.seconds, 0.1):,.0f}")
         cells += [""] * (len(heads) - len(cells))
         seen = " (seen)" if task in SEEN else ""
         text.append(f"| {task}{seen} | {' | '.join(cells)} |")
     return "\n".join(text) + "\n"
-
-
-def interval(choice, kept):
-    """Formats the mean score of a choice with its interval over seeds and test examples."""
-    choice = with_examples(choice, kept)
-    (scores,) = resampled_scores([choice])
-    if scores is None:
-        return shown(choice.results)
-    found = score_interval(choice.kind, scores)
-    return f"{100 * found.mean:.1f} [{100 * found.low:.1f}, {100 * found.high:.1f}]"
 
 
 def brief(folder):
@@ -283,8 +278,12 @@ def brief(folder):
         for task in BRIEF_TASKS:
             rows = found.get(task, {})
             choice = _frozen(rows)[0] if rows and row is None else rows.get(row)
-            note = f" ({choice.name.replace('_', ' ')})" if choice and row is None else ""
-            cells.append(f"{interval(choice, kept)}{note}" if choice else "")
+            if choice is None:
+                cells.append("")
+                continue
+            choice = with_examples(choice, kept)
+            note = f" ({choice.name.replace('_', ' ')})" if row is None else ""
+            cells.append(interval(choice, *resampled_scores([choice])) + note)
         if any(cells):
             text.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(text) + "\n"

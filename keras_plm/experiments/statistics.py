@@ -8,11 +8,14 @@ Shapes: S seeds, N examples, k sums, R resamples.
 
 import dataclasses
 import functools
+import hashlib
 
 import numpy as np
 
 from keras_plm import metrics
 
+MOST_KEPT = 64  # results of `resampled`, of about a megabyte each
+_RESAMPLED = {}
 CHUNK = 256  # resamples at a time: (CHUNK, N) numbers
 
 
@@ -234,8 +237,20 @@ def resampled(kind, parts, resamples=10_000, seed=0):
         seed: Seed of the resampling.
 
     Returns:
-        (1 + R, S).
+        (1 + R, S), read-only: a repeated call returns the same array.
     """
+    parts = np.ascontiguousarray(parts)
+    digest = hashlib.sha256(parts).digest()
+    key = kind, parts.shape, parts.dtype.str, digest, resamples, seed
+    if key not in _RESAMPLED:
+        if len(_RESAMPLED) >= MOST_KEPT:
+            del _RESAMPLED[next(iter(_RESAMPLED))]
+        _RESAMPLED[key] = _resample(kind, parts, resamples, seed)
+        _RESAMPLED[key].setflags(write=False)
+    return _RESAMPLED[key]
+
+
+def _resample(kind, parts, resamples, seed):
     score, rng = SCORES[kind], np.random.default_rng([seed, 0])
     count = parts.shape[1]
     scores = [score(parts.sum(axis=1))[None]]
@@ -265,10 +280,10 @@ def contrast_of(terms, seed=0, few_seeds=True):
         mean, scores = mean + sign * scores[0].mean(), scores[1:]
         middle = scores.mean(axis=1)
         of_seeds = np.take_along_axis(scores, rng.integers(0, s, scores.shape), axis=1)
-        beside = of_seeds.mean(axis=1) - middle  # what the choice of seeds adds
+        deviation = of_seeds.mean(axis=1) - middle  # what the choice of seeds adds
         if few_seeds and s > 1:
-            beside *= wide * np.sqrt(s / (s - 1))
-        found += sign * (middle + beside)
+            deviation *= wide * np.sqrt(s / (s - 1))
+        found += sign * (middle + deviation)
     low, high = np.quantile(found, [0.025, 0.975])
     # One more resample on each side keeps p above 0: Davison and Hinkley 1997, section 4.2.
     sides = np.sum(found <= 0) + 1, np.sum(found >= 0) + 1

@@ -19,7 +19,7 @@ from keras_plm.files.arguments import explains
 
 # Errors that suites raise for valid JSON files with unexpected content.
 ODD = (KeyError, TypeError, AttributeError, IndexError, ArithmeticError, RuntimeError, OSError)
-MOST_TRIED = 40  # records of a task that are tried, to find the one that a suite cannot read
+MOST_TRIED = 20  # records of a task that are tried, to find the one that a suite cannot read
 
 
 @dataclasses.dataclass
@@ -119,17 +119,23 @@ def _of_suite(suite, kept):
                 raise
             return *found, str(error)
         results = ResultFolder(kept)
-        names = results.names("*/*")
-        for task in dict.fromkeys(name.split("/")[0] for name in names):
-            without = [name for name in names if not name.startswith(f"{task}/")]
-            found = _only(suite, kept, without)
-            if found is None:
+        of_tasks = {}
+        for name in results.names("*/*"):
+            of_tasks.setdefault(name.split("/")[0], []).append(name)
+        everything = [name for names in of_tasks.values() for name in names]
+
+        def without(odd):
+            return _only(suite, kept, [name for name in everything if name not in odd])
+
+        # The suite cannot read a valid record. First try tasks that it cannot read by themselves.
+        unread = {task for task, names in of_tasks.items() if _only(suite, kept, names) is None}
+        for task in sorted(of_tasks, key=lambda task: task not in unread):
+            if (found := without({*of_tasks[task]})) is None:
                 continue
-            # The suite cannot read a valid record of this task. Try to leave out only one record.
-            of_task = [name for name in names if name not in without]
-            for odd in of_task[:MOST_TRIED]:
-                more = _only(suite, kept, [name for name in names if name != odd])
-                if more is not None:
+            # Try to leave out only one record.
+            for odd in of_tasks[task][:MOST_TRIED]:
+                of_task = [name for name in of_tasks[task] if name != odd]
+                if _only(suite, kept, of_task) and (more := without({odd})) is not None:
                     where = results.where(odd).rstrip(",")
                     return *more, f"{where} is left out: {blame(kept, error)}"
             return *found, f"{task} is left out: {blame(kept, error)}"

@@ -295,14 +295,14 @@ class ResultFolder:
         return len(loose[0]), len(loose[1])
 
     def copy(self, names: Iterable[str], path: str | os.PathLike) -> None:
-        """Copies results with their examples to loose files of another folder."""
-        other = ResultFolder(path)
-        for name in names:
-            write_json(other.file(name), self.json(name))
-            if self.has_examples(name):
-                member = _of_examples(name)
-                with replacing(other.file(member)) as temporary:
-                    temporary.write_bytes(self._content(member))
+        """Copies results with their examples to a new folder, as packed files."""
+        names = list(names)
+        Path(path).mkdir(parents=True)
+        members = [_of_examples(name) for name in names if self.has_examples(name)]
+        PackedFiles(path).rewrite(
+            {name: self.json(name) for name in names},
+            {member: self._content(member) for member in members},
+        )
 
     def unpack(self, names: Iterable[str] | None = None) -> int:
         """Moves packed files back to loose files, and returns the number of records.
