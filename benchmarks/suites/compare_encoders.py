@@ -53,8 +53,8 @@ def _count_tokens(tokenizer, lines, words):
     if isinstance(tokenizer, Characters):
         return words + sum(len(split_sentences(line.strip())) for line in lines)
     plain = tokenizer.unframed() if hasattr(tokenizer, "unframed") else tokenizer
-    before, behind = plain.framed
-    return int((plain.encode(lines).lengths - before - behind).sum())
+    prefix, suffix = plain.framed
+    return int((plain.encode(lines).lengths - prefix - suffix).sum())
 
 
 def describe(folder, lines, words):

@@ -343,10 +343,10 @@ def read_ids(
         kept = [(part, ends) for part, ends in batch if blank_lines or not ends or part.strip()]
         rows = tokenizer.encode([part for part, _ in kept])
         ended = np.array([ends for _, ends in kept], bool)
-        behind = np.cumsum(rows.lengths + ended)
+        line_ends = np.cumsum(rows.lengths + ended)
         ids = np.full(int(rows.lengths.sum()) + int(ended.sum()), tokenizer.end_id, np.int32)
         inside = np.ones(len(ids), bool)
-        inside[behind[ended] - 1] = False
+        inside[line_ends[ended] - 1] = False
         ids[inside] = rows.token_ids
         parts.append(ids)
     ids = np.concatenate(parts) if parts else np.zeros(0, np.int32)

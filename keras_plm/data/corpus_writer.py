@@ -114,11 +114,11 @@ class BlockEncoder:
             return np.zeros(0, self.dtype), np.zeros(0, np.int64), ends
         rows = self.tokenizer.encode(texts)
         # Remove [CLS] and [SEP]; the objective adds its own.
-        before, behind = self.tokenizer.framed
+        prefix, suffix = self.tokenizer.framed
         keep = np.ones(len(rows.token_ids), bool)
-        keep[rows.starts[before * rows.lengths > 0]] = False
-        keep[(rows.starts + rows.lengths - 1)[behind * rows.lengths > 0]] = False
-        ids, lengths = rows.token_ids[keep], rows.lengths - before - behind
+        keep[rows.starts[prefix * rows.lengths > 0]] = False
+        keep[(rows.starts + rows.lengths - 1)[suffix * rows.lengths > 0]] = False
+        ids, lengths = rows.token_ids[keep], rows.lengths - prefix - suffix
         whole = np.array(whole)
         if self.end_id is not None:
             ids = np.insert(ids, np.cumsum(lengths)[whole], self.end_id)

@@ -142,9 +142,9 @@ class Windows:
         self._asked = question_of[self.examples_of]
         self._read = self._passage_of[self.examples_of]
         self.asked = asked[self.examples_of]
-        behind = 1 if apart else int(tokenizer.framed[1])
+        suffix = 1 if apart else int(tokenizer.framed[1])
         self.lengths = self.asked + self.counts + (1 if apart else special)
-        self.first = self.lengths - self.counts - behind
+        self.first = self.lengths - self.counts - suffix
         at_begin = tokenizer.has_cls and not apart
         self.null = np.zeros_like(self.first) if at_begin else self.lengths - 1
         begins = np.stack([0 * self.first if apart else 0 * self.first + tokenizer.framed[0],
@@ -256,8 +256,8 @@ class Windows:
         read = np.stack([self._read, self.begins, self.counts], axis=1)
         windows, numbers = np.unique(read, axis=0, return_inverse=True)
         parts = self._questions, self._passages.part(*windows.T)
-        behind = len(self._questions.lengths)
-        of_rows = np.stack([self._asked, behind + numbers.reshape(-1)], axis=1)
+        first_passage = len(self._questions.lengths)
+        of_rows = np.stack([self._asked, first_passage + numbers.reshape(-1)], axis=1)
         return [TextRows(self.tokenizer, part) for part in parts], of_rows
 
     def batches(

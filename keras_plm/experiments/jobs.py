@@ -220,7 +220,7 @@ def run_jobs(jobs, workspace, seeds, progress, epoch=None, finished=None):
     worker.plan(todo)
     total = len(todo)
     while todo:
-        waiting, behind = [], total - len(todo)
+        waiting, done = [], total - len(todo)
         for job, seed in todo:
             try:
                 # Seed 0 chooses the learning rate of all seeds.
@@ -230,9 +230,9 @@ def run_jobs(jobs, workspace, seeds, progress, epoch=None, finished=None):
                 continue
             if error is not None:
                 failed[job, seed] = error
-            behind += 1
+            done += 1
             if finished is not None:
-                finished(behind)
+                finished(done)
         if len(waiting) == len(todo):
             time.sleep(WAIT)
         todo = waiting

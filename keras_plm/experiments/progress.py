@@ -30,12 +30,12 @@ def now_and_then(say, seconds=30):
     """Limits `say` to one line per `seconds`; the first interval prints nothing."""
     last = [time.monotonic()]
 
-    def told(line):
+    def limited(line):
         if time.monotonic() - last[0] >= seconds:
             last[0] = time.monotonic()
             say(line)
 
-    return told
+    return limited
 
 
 @contextlib.contextmanager

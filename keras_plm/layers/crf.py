@@ -205,12 +205,12 @@ def marginals(scores: np.ndarray) -> np.ndarray:
     [[0.034, 0.966], [0.937, 0.063]]
     """
     scores = np.asarray(scores, "float64")
-    ahead, behind = [scores[0, 0]], [np.zeros(scores.shape[-1])]
+    forward, backward = [scores[0, 0]], [np.zeros(scores.shape[-1])]
     for step in scores[1:]:
-        ahead.append(np.logaddexp.reduce(ahead[-1][:, None] + step, axis=0))
+        forward.append(np.logaddexp.reduce(forward[-1][:, None] + step, axis=0))
     for step in scores[:0:-1]:
-        behind.append(np.logaddexp.reduce(step + behind[-1][None], axis=1))
-    found = np.array(ahead) + np.array(behind[::-1])
+        backward.append(np.logaddexp.reduce(step + backward[-1][None], axis=1))
+    found = np.array(forward) + np.array(backward[::-1])
     return np.exp(found - np.logaddexp.reduce(found, axis=1, keepdims=True))
 
 
@@ -245,8 +245,8 @@ def allowed_transitions(labels: Sequence[str], scheme: str) -> np.ndarray:
                 f"Received: {label!r}"
             )
 
-    def may(before, behind):
-        (prefix, kind), (next_prefix, next_kind) = before, behind
+    def may(tag, next_tag):
+        (prefix, kind), (next_prefix, next_kind) = tag, next_tag
         same, outside = kind == next_kind, prefix in ("O", "START")
         if scheme == "BIO":
             return next_prefix != "I" or (same and not outside)
@@ -258,7 +258,7 @@ def allowed_transitions(labels: Sequence[str], scheme: str) -> np.ndarray:
         return next_prefix in ("O", begins, alone, "END")
 
     every = [*named, ("START", ""), ("END", "")]
-    found = np.array([[may(before, behind) for behind in every] for before in every])
+    found = np.array([[may(tag, next_tag) for next_tag in every] for tag in every])
     found[:, -2] = False  # nothing precedes the start, nothing follows the end
     found[-1] = False
     found[-2, -1] = False

@@ -181,9 +181,9 @@ class Pooling(keras.layers.Layer):
         if self.pool == "last":
             real = ops.cast(padding_mask, "bool")
             # Counted from the end, because padding may also come before a text.
-            behind = ops.argmax(ops.cast(ops.flip(real, axis=1), "int32"), axis=1)  # (B,)
+            padding = ops.argmax(ops.cast(ops.flip(real, axis=1), "int32"), axis=1)  # (B,)
             last = ops.cast(real.shape[1] or ops.shape(real)[1], "int32") - 1
-            last = (last - ops.cast(behind, "int32"))[:, None, None]
+            last = (last - ops.cast(padding, "int32"))[:, None, None]
             found = ops.take_along_axis(inputs, last, axis=1)[:, 0]
             return ops.where(ops.any(real, axis=1)[:, None], found, ops.zeros_like(found))
         mask = ops.cast(padding_mask, "bool")[..., None]  # (B, T, 1)

@@ -34,8 +34,8 @@ def spans(tags: Sequence[str]) -> list[tuple[str, int, int]]:
     found, start, open_type, ended = [], None, None, False
     for i, tag in enumerate([*as_list(tags, "tags", "tags"), "O"]):
         prefix, _, kind = tag.partition("-")
-        goes_on = start is not None and prefix != "O" and prefix not in BEGINS
-        if not (goes_on and kind == open_type and not ended):
+        continues = start is not None and prefix != "O" and prefix not in BEGINS
+        if not (continues and kind == open_type and not ended):
             if start is not None:
                 found.append((open_type, start, i))
             start, open_type = (None, None) if prefix == "O" else (i, kind)

@@ -85,9 +85,9 @@ def cooccurrences(
     columns, counts = [], []
     first = start = 0
     while start < len(places):
-        behind = max(int(np.searchsorted(ends, start + step, side="right")), first + 1)
-        stop = ends[behind - 1]
-        if behind == first + 1:  # a frequent word: one sum per possible neighbour
+        after = max(int(np.searchsorted(ends, start + step, side="right")), first + 1)
+        stop = ends[after - 1]
+        if after == first + 1:  # a frequent word: one sum per possible neighbour
             sums = np.zeros(vocabulary_size)
             for part in range(start, stop, step):
                 near = windows[places[part : min(part + step, stop)]].reshape(-1)
@@ -98,7 +98,7 @@ def cooccurrences(
             sizes[first] = len(found)
         else:  # rare words: sort their neighbours, with the distance in the lowest bits
             near = windows[places[start:stop]]
-            row = np.repeat(np.arange(behind - first), np.diff(ends[first:behind], prepend=start))
+            row = np.repeat(np.arange(after - first), np.diff(ends[first:after], prepend=start))
             bits = window.bit_length()
             keys = (row[:, None] * vocabulary_size + near) << bits | distances
             keys = np.sort(keys[(near != end_id) & (distances > 0)])
@@ -106,10 +106,10 @@ def cooccurrences(
             row, found = np.divmod(keys[at] >> bits, vocabulary_size)
             sums = shares[window - (keys & (1 << bits) - 1)]
             sums = np.add.reduceat(sums, at) if len(at) else sums
-            sizes[first:behind] = np.bincount(row, minlength=behind - first)
+            sizes[first:after] = np.bincount(row, minlength=after - first)
         columns.append(found.astype(np.int32))
         counts.append(sums.astype(np.float32))
-        first, start = behind, stop
+        first, start = after, stop
     if not sizes.any():
         raise ValueError(f"No two words of a text are neighbours. Received: {len(token_ids)} ids")
     del places, windows, text

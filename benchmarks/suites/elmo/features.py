@@ -252,11 +252,11 @@ def cells(folder, rows, limited=False):
         if (not limited if r["task"] in pairs else limited or not r["settings"]["train_limit"])
     ]
     # Each biLM is shown next to the baseline of the word vectors that it was combined with.
-    beside = {(r["task"], r["settings"]["words"], r["encoder"]) for row, r in chosen
+    combined = {(r["task"], r["settings"]["words"], r["encoder"]) for row, r in chosen
               if row != "baseline"}  # fmt: skip
     found = {}
     for row, r in chosen:
-        for task, words, encoder in sorted(beside):
+        for task, words, encoder in sorted(combined):
             if r["task"] != task or r["encoder"] != (words if row == "baseline" else encoder):
                 continue
             if row != "baseline" and r["settings"]["words"] != words:

@@ -53,7 +53,7 @@ SOURCES = {
     "watch": ("He took out his watch and looked at the time .",
               "We will watch the house until they come out ."),
 }  # fmt: skip
-SHOWN, BESIDE = 2, 10  # neighbours of each source, and words shown on each side
+SHOWN, CONTEXT = 2, 10  # neighbours of each source, and words shown on each side
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,7 +141,7 @@ def run_neighbours(
         run = METHOD if weights == "pretrained" else f"{METHOD}-{weights}"
         name = Path(folder).resolve().name
         texts = [[e.text, e.label] for e in examples]
-        inputs = fingerprint(model, tokenizer, texts, sentences, SOURCES, SHOWN, BESIDE)
+        inputs = fingerprint(model, tokenizer, texts, sentences, SOURCES, SHOWN, CONTEXT)
         about = {"weights": weights, "splits": "dev, test"}
         key = result_hash(TASK, about, seed, [inputs, VERSION])
         file = result_name(TASK, name, run, seed)
@@ -271,7 +271,7 @@ def show(model, tokenizer, sentences, features, feature_gb):
 
 def _around(words, position):
     """Returns the words around a position, whose word is marked."""
-    first, last = max(position - BESIDE, 0), position + BESIDE + 1
+    first, last = max(position - CONTEXT, 0), position + CONTEXT + 1
     before = ["..."] * (first > 0) + words[first:position]
     after = words[position + 1 : last] + ["..."] * (last < len(words))
     return " ".join([*before, f"**{words[position]}**", *after])

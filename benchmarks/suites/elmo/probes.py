@@ -202,10 +202,10 @@ def _micro(scale, features, progress):
         scale.pretraining,
         lambda entry: progress(f"micro_elmo  {pretraining_line(entry, steps)}"),
     )
-    beside = Path(features) / f"micro_skip_gram{suffix}"
-    if not (beside / "config.json").is_file():
-        make_word_vectors(scale.vectors, [corpus], beside, progress)
-    return str(folder), str(beside)
+    words = Path(features) / f"micro_skip_gram{suffix}"
+    if not (words / "config.json").is_file():
+        make_word_vectors(scale.vectors, [corpus], words, progress)
+    return str(folder), str(words)
 
 
 def nearest(runner, kind, limit=0):

@@ -79,7 +79,8 @@ class Runner:
     ...     film = Path(folder, "film.csv")
     ...     size = film.write_text("text,label\\n" + "fine,good\\ndull,bad\\n" * 20)
     ...     keras_plm.save(f"{folder}/words", words, words.tokenizer())
-    ...     runner = Runner(task_from_file(film, "text", "label"), None, f"{folder}/words", folder, folder)
+    ...     task = task_from_file(film, "text", "label")
+    ...     runner = Runner(task, None, f"{folder}/words", folder, folder)
     ...     run = Run(method="features", layers="embeddings", epochs=1)
     ...     runner.run(run, seed=0).counts["train"]
     28

@@ -8,8 +8,8 @@ A reader is a layer with these optional attributes, which heads use:
   example separately. Each text has a mask, such as `first_mask`. The reader then returns a vector
   (B, D) of an example, or, for answers, the scores (B, 2, S) of both ends at the S positions of the
   second text. A reader without `texts` reads `(inputs, padding_mask)` and returns one vector per
-  position. If features are also placed at the output, the reader gets them as `first_behind` and
-  `second_behind`. It appends them to its first layer's vectors of the two texts.
+  position. If features are also placed at the output, the reader gets them as `first_after` and
+  `second_after`. It appends them to its first layer's vectors of the two texts.
 - `pooling()`: a layer that pools a text's vectors into one; by default their maximum.
 
 `BiLSTMTagger` is a complete network from vectors to tags; heads build the same from a `BiLSTM`.

@@ -35,7 +35,7 @@ class BiDAF(keras.layers.Layer):
         question: (B, S, D).
         passage_mask: (B, T), True at real positions, which come first; by default all are real.
         question_mask: (B, S).
-        passage_behind, question_behind: (B, T, E) and (B, S, E), or `None`: features to append to p
+        passage_after, question_after: (B, T, E) and (B, S, E), or `None`: features to append to p
             and q ("ELMo at the output"; Peters et al. 2018, section 5.2).
 
     Returns:
@@ -71,14 +71,14 @@ class BiDAF(keras.layers.Layer):
         question_shape=None,
         passage_mask_shape=None,
         question_mask_shape=None,
-        passage_behind_shape=None,
-        question_behind_shape=None,
+        passage_after_shape=None,
+        question_after_shape=None,
     ):
         def shape(times):
             return (*passage_shape[:-1], times * self.units)
 
         self.encoder.build(passage_shape)
-        width = 2 * self.units + (passage_behind_shape[-1] if passage_behind_shape else 0)
+        width = 2 * self.units + (passage_after_shape[-1] if passage_after_shape else 0)
         self.bi_attention.build((*passage_shape[:-1], width))
         self.attended.build((*passage_shape[:-1], 4 * width))
         self.reader.build(shape(2))
@@ -95,8 +95,8 @@ class BiDAF(keras.layers.Layer):
         question: Tensor,
         passage_mask: Tensor | None = None,
         question_mask: Tensor | None = None,
-        passage_behind: Tensor | None = None,
-        question_behind: Tensor | None = None,
+        passage_after: Tensor | None = None,
+        question_after: Tensor | None = None,
         training: bool | None = None,
     ) -> Tensor:
         def read(layer, x, mask):
@@ -106,9 +106,9 @@ class BiDAF(keras.layers.Layer):
             read(self.encoder, passage, passage_mask),
             read(self.encoder, question, question_mask),
         )
-        if passage_behind is not None:
-            p = ops.concatenate([p, passage_behind], axis=-1)
-            q = ops.concatenate([q, question_behind], axis=-1)
+        if passage_after is not None:
+            p = ops.concatenate([p, passage_after], axis=-1)
+            q = ops.concatenate([q, question_after], axis=-1)
         attended, _ = self.bi_attention(
             p, second=q, first_mask=passage_mask, second_mask=question_mask
         )
@@ -127,8 +127,8 @@ class BiDAF(keras.layers.Layer):
         question,
         passage_mask=None,
         question_mask=None,
-        passage_behind=None,
-        question_behind=None,
+        passage_after=None,
+        question_after=None,
         training=None,
     ):
         return keras.KerasTensor((passage.shape[0], 2, passage.shape[1]), dtype=self.compute_dtype)

@@ -60,10 +60,10 @@ class BiLSTM(keras.layers.Layer):
         self, inputs: Tensor, padding_mask: Tensor | None = None, training: bool | None = None
     ) -> Tensor:
         x = inputs
-        for ahead, back in self.layers:
+        for forward_layer, backward_layer in self.layers:
             x = self.drop(x, training=training)
-            behind = reverse_rows(back(reverse_rows(x, padding_mask)), padding_mask)
-            x = ops.concatenate([ahead(x), behind], axis=-1)
+            backward = reverse_rows(backward_layer(reverse_rows(x, padding_mask)), padding_mask)
+            x = ops.concatenate([forward_layer(x), backward], axis=-1)
         if padding_mask is not None:
             x = x * ops.cast(padding_mask, x.dtype)[..., None]
         return x

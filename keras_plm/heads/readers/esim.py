@@ -30,7 +30,7 @@ class ESIM(keras.layers.Layer):
         second: (B, S, D).
         first_mask: (B, T), True at real positions, which come first; by default all are real.
         second_mask: (B, S).
-        first_behind, second_behind: (B, T, E) and (B, S, E), or `None`: features to append to a
+        first_after, second_after: (B, T, E) and (B, S, E), or `None`: features to append to a
             and b ("ELMo at the output"; Peters et al. 2018, section 5.2).
 
     Returns:
@@ -65,11 +65,11 @@ class ESIM(keras.layers.Layer):
         second_shape=None,
         first_mask_shape=None,
         second_mask_shape=None,
-        first_behind_shape=None,
-        second_behind_shape=None,
+        first_after_shape=None,
+        second_after_shape=None,
     ):
         self.encoder.build(first_shape)
-        width = 2 * self.units + (first_behind_shape[-1] if first_behind_shape else 0)
+        width = 2 * self.units + (first_after_shape[-1] if first_after_shape else 0)
         self.comparison.build((*first_shape[:-1], 4 * width))
         self.composition.build((*first_shape[:-1], self.units))
         self.hidden.build((None, 8 * self.units))
@@ -80,8 +80,8 @@ class ESIM(keras.layers.Layer):
         second: Tensor,
         first_mask: Tensor | None = None,
         second_mask: Tensor | None = None,
-        first_behind: Tensor | None = None,
-        second_behind: Tensor | None = None,
+        first_after: Tensor | None = None,
+        second_after: Tensor | None = None,
         training: bool | None = None,
     ) -> Tensor:
         masks = [
@@ -92,9 +92,9 @@ class ESIM(keras.layers.Layer):
             self.encoder(self.drop_words(x, training=training), padding_mask=mask)
             for x, mask in zip((first, second), masks, strict=True)
         )
-        if first_behind is not None:
-            a = ops.concatenate([a, first_behind], axis=-1)
-            b = ops.concatenate([b, second_behind], axis=-1)
+        if first_after is not None:
+            a = ops.concatenate([a, first_after], axis=-1)
+            b = ops.concatenate([b, second_after], axis=-1)
         scores = ops.matmul(a, ops.swapaxes(b, 1, 2))  # (B, T, S)
         pools = [
             *self._composed(a, b, scores, *masks, training),
@@ -117,8 +117,8 @@ class ESIM(keras.layers.Layer):
         second,
         first_mask=None,
         second_mask=None,
-        first_behind=None,
-        second_behind=None,
+        first_after=None,
+        second_after=None,
         training=None,
     ):
         return keras.KerasTensor((first.shape[0], self.units), dtype=self.compute_dtype)

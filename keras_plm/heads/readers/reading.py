@@ -37,7 +37,7 @@ def read(reader, x, mask, inputs, appended=None):
         positions = inputs[place]
         texts[name] = Taken(name=f"{name}_taken")(x, positions)
         if appended is not None:
-            texts[f"{name}_behind"] = Taken(name=f"{name}_behind_taken")(appended, positions)
+            texts[f"{name}_after"] = Taken(name=f"{name}_after_taken")(appended, positions)
         texts[f"{name}_mask"] = positions >= 0
     return reader(**texts)
 
