@@ -122,7 +122,7 @@ def run_all(flags, runs, between=None):
     Args:
         flags: Parsed flags of `add_run_flags`.
         runs: `Run` objects.
-        between: `between(runner, results)` is called before the first run that trains the encoder.
+        between: `between(runner, results)` is called before the first training of the encoder.
 
     Returns:
         `(runner, results, failed)`: the `Runner`, the results, and `{(run, seed): error}`.
@@ -160,7 +160,8 @@ def run_all(flags, runs, between=None):
     with progress_bar(runner.task.name, fits, unit=True) as advance:
         runner.progress, runner.epoch = advance, now_and_then(console.print)
         for run, seed in todo:
-            if between is not None and not run.reads_features:
+            is_left = not run.reads_features and runner.result(run, seed) is None
+            if between is not None and is_left:
                 between(runner, results)
                 between = None
             if (run, 0) in failed:  # seed 0 chooses the learning rate

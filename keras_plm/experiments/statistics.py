@@ -157,7 +157,11 @@ class Difference:
     def __neg__(self):
         """The difference of the two methods in the other order."""
         return dataclasses.replace(
-            self, mean=-self.mean, low=-self.high, high=-self.low, seeds=self.seeds[::-1]
+            self,
+            mean=0.0 - self.mean,  # never a negative zero
+            low=0.0 - self.high,
+            high=0.0 - self.low,
+            seeds=self.seeds[::-1],
         )
 
     def __str__(self):

@@ -189,3 +189,4 @@ def test_intervals_of_scores_stay_in_their_range():
 def test_negated_difference_swaps_bounds_and_seeds():
     found = Difference(0.1, -0.2, 0.3, 0.5, (3, 5))
     assert -found == Difference(-0.1, -0.3, 0.2, 0.5, (5, 3))
+    assert str(-Difference(0.0, -0.2, 0.3, 1.0, (3, 3))) == "+0.0 [-30.0, +20.0]"
