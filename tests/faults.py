@@ -214,7 +214,7 @@ FAULTS = [
         "if False:",
         (
             "tests/keras_plm/checkpoints/test_tokenizer.py"
-            "::test_settings_that_do_something_else_are_named",
+            "::test_unsupported_and_conflicting_settings_are_refused",
         ),
     ),
 ]

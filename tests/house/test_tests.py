@@ -15,7 +15,12 @@ def test_faults_apply_to_current_code(fault):
     path = fault.file()
     ast.parse(path.read_text().replace(fault.right, fault.wrong))
     for near in fault.near:
-        assert (ROOT / near.partition("::")[0]).exists(), near
+        path, *names = near.split("::")
+        assert (ROOT / path).exists(), near
+        defined = {
+            n.name for n in ast.walk(ast.parse((ROOT / path).read_text())) if hasattr(n, "name")
+        }
+        assert set(names) <= defined, near
 
 
 def test_no_test_imports_another():
