@@ -282,7 +282,7 @@ def run_layers(flags):
     if flags.method != "features" or not choices:
         show_table(flags, results)
     else:
-        tuned = read(runner, results, tuning, "fine-tuned")
+        tuned = read(runner, results, tuning, recommend.TUNED)
         show(choices, tuned)
         if tuned is None:
             console.print("Fine-tuning was not run.")

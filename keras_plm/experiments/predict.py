@@ -136,7 +136,7 @@ def _lines(path, model):
             if gap:
                 raise ValueError(
                     f"{path}:{gap}: A line must be a text; only the end of the file may have "
-                    "empty lines: remove it. Received: an empty line"
+                    "empty lines: remove the line. Received: an empty line"
                 )
             where = f"{path}:{number}"
             _check_length(where, line)

@@ -8,6 +8,7 @@ from keras_plm.experiments.config import summary
 from keras_plm.experiments.plan import duration
 from keras_plm.experiments.statistics import Difference, difference, resampled
 
+TUNED = "fine-tuned"  # name of the `Choice` of fine-tuning
 LEAST = 0.1  # seconds of a fit: results round to this unit
 
 
@@ -141,9 +142,11 @@ def edges(choices):
         if names:
             rows = ", ".join(names) if len(names) < 3 else f"{len(names)} of {len(choices)} rows"
             wanted = "larger" if end is max else "smaller"
+            flags = ["--learning-rates"] if set(names) != {TUNED} else []
+            flags += ["--fine-tuning-rates"] if TUNED in names else []
             sentences.append(
-                f"The search chose its {word} learning rate for {rows}: add {wanted} ones to "
-                "--learning-rates."
+                f"The search chose its {word} learning rate for {rows}: give a list with {wanted} "
+                f"ones to {' and '.join(flags)}."
             )
     return " ".join(sentences)
 

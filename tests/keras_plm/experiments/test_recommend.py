@@ -1,5 +1,6 @@
 """The recommendation of `layers`, on planted scores."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -59,10 +60,14 @@ def test_edges_reports_learning_rate_at_edge_of_search():
         result["learning_rate"] = 0.01
     found[1].results[0]["trials"] = [{"learning_rate": 0.01}]
     assert edges(found) == (
-        "The search chose its largest learning rate for last: add larger ones to --learning-rates."
+        "The search chose its largest learning rate for last: give a list with larger ones to "
+        "--learning-rates."
     )
     found[0].results[0]["learning_rate"] = 0.001
-    assert "smallest learning rate for last: add smaller" in edges(found[:1])
+    assert "smallest learning rate for last: give a list with smaller" in edges(found[:1])
+    tuned = dataclasses.replace(found[0], name="fine-tuned")
+    assert edges([tuned]).endswith("smaller ones to --fine-tuning-rates.")
+    assert edges([found[0], tuned]).endswith("to --learning-rates and --fine-tuning-rates.")
     assert not edges(found[1:])
 
 
