@@ -3,6 +3,7 @@
 import importlib
 import os
 import sys
+from collections import Counter
 from pathlib import Path
 
 
@@ -132,6 +133,7 @@ def run_all(flags, runs, between=None):
     """
     from keras_plm.experiments.progress import console, now_and_then, progress_bar
     from keras_plm.experiments.results import failure_of, write_failure
+    from keras_plm.heads import Classifier
 
     runner = open_runner(flags)
     counts = {split: len(part) for split, part in runner.examples.items()}
@@ -145,6 +147,13 @@ def run_all(flags, runs, between=None):
     if runner.task.head.kind == "words":
         marks = "tags that mark no spans" if runner.scheme is None else f"tags in {runner.scheme}"
         console.print(f"{runner.task.name}: {next(iter(runner.task.metrics))} of {marks}")
+    if issubclass(runner.task.head, Classifier):
+        found = Counter(example.label for example in runner.examples["train"]).most_common()
+        console.print(
+            f"{runner.task.name}: {len(found)} labels in training: "
+            + ", ".join(f"{label} {count:,}" for label, count in found[:20])
+            + (" and more" if found[20:] else "")
+        )
     unseen = runner.unseen_labels()
     if unseen:
         console.print(

@@ -374,6 +374,7 @@ def test_layers_command_runs_all_layer_choices(encoder, table, tmp_path, capsys)
     assert main([*flags, "--no-fine-tune", "--dev-limit", "5"]) == 0
     shown = capsys.readouterr().out
     assert "Fine-tuning was not run" in shown and " 5 in the dev set" in shown
+    assert " 2 labels in training: " in shown
 
 
 @pytest.mark.compiles
