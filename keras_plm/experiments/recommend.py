@@ -169,7 +169,7 @@ def recommendation(frozen, tuned=None):
         apart = best.above(other)
         if apart is None or apart.low <= 0 <= apart.high:
             alike.append(other.name)
-    words = f"Frozen features: use {best.name}."
+    words = f"Frozen features: use {best.name}, first on the dev set."
     if others and not alike:
         words += " Every other choice scores lower; the interval of the difference excludes zero."
     elif alike:
@@ -182,8 +182,8 @@ def recommendation(frozen, tuned=None):
     cost = f"{taken} for one training, compared with less than {LEAST} s"
     if best.seconds >= LEAST:
         ratio = tuned.seconds / best.seconds
-        shown = f"{ratio:.1f}" if ratio < 10 else f"{ratio:,.0f}"
-        cost = f"{shown} times the cost of one training ({taken})"
+        shown = f"{ratio:.1f}" if ratio < 10 else f"{float(f'{ratio:.2g}'):,.0f}"
+        cost = f"about {shown} times the cost of one training ({taken})"
     apart: Difference | None = best.above(tuned)
     if apart is None:
         gain = 100 * (summary(tuned.results)[0] - summary(best.results)[0])

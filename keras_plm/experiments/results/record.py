@@ -43,8 +43,8 @@ class Record(collections.abc.Mapping):
         scheme: Scheme of the tags of spans, such as "IOB2".
         mixes: Learned weights of layers by the place where features enter the reader.
         curve: `updates` (numbers of optimizer steps) and `dev_scores` after each epoch.
-        seconds: Duration of the run in seconds, its search included. For linear readers on
-            features, an equal part of their common fit.
+        seconds: Duration of the run in seconds, with its search and without the extraction of
+            features. For linear readers on features, an equal part of their common fit.
         encoder_passes: Number of encoder passes over the training examples.
         learned_weights: Number of trained weights.
         flops: Estimate of the floating-point operations of one training, without the search: two

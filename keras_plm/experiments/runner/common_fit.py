@@ -57,10 +57,7 @@ class CommonFit:
             FloatingPointError: If training diverges with every learning rate.
         """
         runner = self.runner
-        examples = (
-            runner.train_examples(run), runner.dev_examples(run), runner.parts(run)[0]["test"]
-        )  # fmt: skip
-        stores = [runner.features(run, seed, part) for part in examples]  # not part of its time
+        stores = [runner.features(run, seed, part) for part in runner.all_examples(run)]
         begun = time.monotonic()
         if (run, seed) not in self._trained:
             self._fit(run, seed, labels, stores)

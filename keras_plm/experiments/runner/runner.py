@@ -133,6 +133,10 @@ class Runner:
         """Returns the dev set of a run, all or a fixed random part."""
         return self._at_most(run, "dev", run.dev_limit)
 
+    def all_examples(self, run: Run) -> tuple[Sequence[Example], ...]:
+        """Returns the examples of a run: training, dev set and evaluation split."""
+        return self.train_examples(run), self.dev_examples(run), self.parts(run)[0]["test"]
+
     def _at_most(self, run, split, limit):
         examples = self.parts(run)[0][split]
         if not limit or limit >= len(examples):
@@ -199,8 +203,13 @@ class Runner:
     def _run(self, run, seed, model_file):
         """Runs a configuration, even if its result exists, and returns the `Record`."""
         done = self.result(run, seed)
-        started = time.monotonic()
         reset_peak_memory()
+        if run.reads_features:  # before the clock, because several runs read them
+            for part in self.all_examples(run):
+                self.features(run, seed, part)
+                if run.words:
+                    self._word_store(run, part)
+        started = time.monotonic()
         set_seed(seed)
         labels = self._labels
         searched = done or (self.result(run, 0) if seed else None)
@@ -218,6 +227,7 @@ class Runner:
         scores = {name: float(m(truth, predicted)) for name, m in self.task.metrics.items()}
         if not np.isfinite(list(scores.values())).all():
             raise FloatingPointError(f"A score must be a finite number. Received: {scores}")
+        taken = time.monotonic() - started
         record = Record(
             task=self.task.name,
             encoder=self.name,
@@ -232,7 +242,7 @@ class Runner:
             metrics=scores,
             counts=self._counts(run, labels),
             scheme=self.scheme,
-            seconds=round(time.monotonic() - started - log.get("others_seconds", 0), 1),
+            seconds=done["seconds"] if done else round(taken - log.get("others_seconds", 0), 1),
             learned_weights=log["learned_weights"],
             feature_bytes=log.get("feature_bytes", 0),
             peak_mb=round(peak_memory_mb()),

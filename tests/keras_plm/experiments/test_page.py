@@ -10,8 +10,11 @@ import pytest
 import keras_plm
 from benchmarks.__main__ import main
 from benchmarks.report import claims_of, sections
+from benchmarks.suites.registry import Suite
 from keras_plm.experiments.report.page import Page
+from keras_plm.experiments.report.sections import sections as sections_of
 from keras_plm.experiments.report.views import MOST_WORDS, attention_html, claims_html, claims_table
+from keras_plm.experiments.results import read_results
 from keras_plm.models import BERT
 from keras_plm.tokenizers import WordPiece
 from tests.keras_plm.experiments.planted_results import CLAIMS, EVIL, RESULTS, put
@@ -290,6 +293,27 @@ def test_attention_of_a_text(root, tmp_path, capsys):
     with pytest.raises(ValueError, match=f"at most {MOST_WORDS} words. Received: 81"):
         attention_html(np.ones((1, 1, 81, 81)), ["a"] * 81, "bert")
     assert report(root, "--html", out, "--attention", tmp_path, "--text", "a") == 2
+
+
+def test_one_record_that_a_suite_cannot_read_is_left_out(tmp_path):
+    for task in ("ner", "sst5", "mrpc"):
+        for seed in range(5):
+            put(
+                tmp_path, "own", task, "features", 0.1 if (task, seed) == ("sst5", 3) else 0.5, seed
+            )
+    sizes = []
+
+    def markdown(folder):
+        scores = [result.score for result in read_results(folder)]
+        sizes.append(len(scores))
+        if 0.1 in scores:
+            raise KeyError("0.1")
+        return f"{len(scores)} records"
+
+    suite = Suite(markdown, lambda folder: {}, {"small": None}, "none", "2018-02")
+    (section,) = sections_of(tmp_path, "own", suites={"own": suite})
+    assert section.text == "14 records" and len(sizes) < 12
+    assert "seed3.json is left out: A file below" in section.left_out
 
 
 @pytest.mark.full

@@ -47,8 +47,10 @@ def test_recommendation_lists_inseparable_choices():
     assert "Every other choice scores lower" in recommendation(far)
     near = [choice("last", 0.8), choice("layer_2", 0.797, seed=1), choice("embeddings", 0.5)]
     words = recommendation(near)
-    assert words.startswith("Frozen features: use last. Not separable from it: layer_2.")
-    assert recommendation(far[:1]) == "Frozen features: use last."
+    assert words.startswith(
+        "Frozen features: use last, first on the dev set. Not separable from it: layer_2."
+    )
+    assert recommendation(far[:1]) == "Frozen features: use last, first on the dev set."
     one = [Choice(c.name, c.results[:1], c.kind, c.parts[:1]) for c in far]
     assert "excludes zero. One seed has no spread" in recommendation(one)
 

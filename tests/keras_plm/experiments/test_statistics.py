@@ -186,6 +186,15 @@ def test_intervals_of_scores_stay_in_their_range():
     assert score_interval("correlation", scores).low == -1.0
 
 
+def test_resampled_scores_depend_on_parts_and_seed():
+    parts = np.random.default_rng(0).random((2, 9, 2))
+    found = resampled("mean", parts, 50)
+    assert resampled("mean", parts.copy(), 50) is found and not found.flags.writeable
+    assert (resampled("mean", parts + 1, 50) != found).any()
+    assert (resampled("mean", parts, 50, seed=1)[1:] != found[1:]).any()
+    assert len(resampled("mean", parts, 60)) == 61
+
+
 def test_negated_difference_swaps_bounds_and_seeds():
     found = Difference(0.1, -0.2, 0.3, 0.5, (3, 5))
     assert -found == Difference(-0.1, -0.3, 0.2, 0.5, (5, 3))
