@@ -1,5 +1,6 @@
 """The demonstration `python -m benchmarks demo`: a released encoder on named entities."""
 
+import functools
 import time
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from keras_plm.datasets.tasks import TASKS
 from keras_plm.experiments import recommend
 from keras_plm.experiments.config import Run, summary
 from keras_plm.experiments.progress import console, now_and_then
-from keras_plm.experiments.recommend import Choice
+from keras_plm.experiments.recommend import TUNED, Choice
 from keras_plm.experiments.report.result_tables import layer_figure
 from keras_plm.experiments.runner import Runner
 from keras_plm.experiments.statistics import resampled, score_interval
@@ -97,7 +98,10 @@ def demo(out=None, encoder=None, small=False):
         for run, seed in todo:
             results.setdefault(run, []).append(runner.run(run, seed))
     choices = {
-        method: [_by_document(runner, run, results[run]) for run in of_method]
+        method: [
+            _by_document(runner, run.layers if run.reads_features else TUNED, results[run])
+            for run in of_method
+        ]
         for method, of_method in runs.items()
     }
     (tuned,) = choices["fine_tune"]
@@ -111,7 +115,8 @@ def demo(out=None, encoder=None, small=False):
     write_text(out / "table.md", f"{text}\n{sentence}\n")
     plot = out / "wikigold.png"
     with replacing(plot, ".png") as temporary:
-        layer_figure(everything, "wikigold").savefig(temporary, dpi=150)
+        choice_of = functools.partial(_by_document, runner)
+        layer_figure(everything, "wikigold", choice_of).savefig(temporary, dpi=150)
     console.print(
         f"This call took {time.monotonic() - started:.0f} s. Table: {out / 'table.md'}  "
         f"Plot: {plot}  Results: {out / 'results.json'}"
@@ -119,11 +124,9 @@ def demo(out=None, encoder=None, small=False):
     return everything
 
 
-def _by_document(runner, run, results):
+def _by_document(runner, name, results):
     """Returns a `Choice` whose intervals resample documents instead of sentences."""
-    kept = [runner.kept.examples(runner.result_name(run, r.seed), r.hash) for r in results]
-    name = run.layers if run.reads_features else "fine-tuned"
-    choice = Choice.read(name, results, kept)
+    choice = Choice.of(name, results, runner.kept)
     groups = [example.group for example in runner.examples["test"]]
     _, starts = np.unique(np.array(groups, "str"), return_inverse=True)
     parts = np.zeros((len(choice.parts), starts.max() + 1, choice.parts.shape[2]))

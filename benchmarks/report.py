@@ -1,5 +1,6 @@
 """The command `report`: tables and pages of suites, claims, speed, our encoders and single runs."""
 
+import functools
 from pathlib import Path
 
 from benchmarks import RESULTS, pages
@@ -11,11 +12,12 @@ from benchmarks.suites import SUITES, compare_encoders, folder
 from keras_plm.cli.report import check_page_flags, print_odd, print_strays, write_page, write_plots
 from keras_plm.experiments.flags import named
 from keras_plm.experiments.progress import progress_bar, silence_ahead
+from keras_plm.experiments.recommend import Choice
 from keras_plm.experiments.report import sections as of_results
 from keras_plm.experiments.report.page import Page, looks_of
 from keras_plm.experiments.report.result_tables import layer_figure, markdown, of_runs
 from keras_plm.experiments.report.tables import blocks
-from keras_plm.experiments.results import marked, read_results
+from keras_plm.experiments.results import ResultFolder, marked, read_results
 
 CHECKS = {
     "check_devices": "Several devices next to one",
@@ -162,7 +164,8 @@ def run_report(flags):
             plots = SUITES[flags.suite].figures(kept)
         else:
             read = sorted({r["task"] for r in results if r["method"] == "features"})
-            plots = {task: layer_figure(results, task) for task in read}
+            choice_of = functools.partial(Choice.of, folder=ResultFolder(kept))
+            plots = {task: layer_figure(results, task, choice_of) for task in read}
         write_plots(plots, flags.plots, flags.plot_type)
 
 

@@ -46,30 +46,35 @@ def score_by_layer(
     table: Sequence[Mapping[str, Any]],
     title: str = "",
     metric: str = "score",
-    baselines: Mapping[str, float] | None = None,
+    baselines: Mapping[str, float | tuple[float, float, float]] | None = None,
     encoders: Sequence[str] | None = None,
+    best: str | None = None,
 ) -> "Figure":
-    """Plots the score of each choice of layers, with the deviation between seeds.
+    """Plots the score of each choice of layers, with its interval or the deviation between seeds.
 
     Args:
         table: Rows with `layers`, `mean` and `deviation`, as from `transfer.compare_layers`. Rows
-            with the same layers and different values of `encoder` share a line.
+            with the same layers and different values of `encoder` share a line. If every row has
+            an `interval`, the ends of a 95 % interval, its bars show it.
         title: Title of the plot.
         metric: Label of the score axis.
-        baselines: A dict from names to scores to draw as lines, such as fine-tuning.
+        baselines: A dict from names to scores to draw as lines, such as fine-tuning. A tuple of a
+            score and the ends of its interval is a line in a band.
         encoders: All encoders in the order of their colours, for the same colours in several plots;
             by default those of the table.
+        best: `layers` of the row that is best on the dev set, to set in bold.
 
     Returns:
         A matplotlib figure.
 
     Raises:
-        ValueError: If the table is empty, or has an encoder that is not among `encoders`.
+        ValueError: If the table is empty, has no row `best`, or has an encoder that is not among
+            `encoders`.
 
     >>> table = [{"layers": "last", "mean": 0.8, "deviation": 0.01, "scores": [0.79, 0.81]}]
     >>> figure = score_by_layer(table, metric="accuracy")
     >>> figure.axes[0].get_xlabel()
-    'accuracy (bars: ± deviation between seeds)'
+    'accuracy\\nbars: ± deviation between seeds'
     """
     if not table:
         raise ValueError("There is nothing to draw. Received: an empty table")
@@ -81,6 +86,9 @@ def score_by_layer(
         )
     encoders = found if encoders is None else encoders
     lines = list(dict.fromkeys(row["layers"] for row in table))
+    if best is not None and best not in lines:
+        raise ValueError(f"`best` must be among the layers {lines}. Received: best={best!r}")
+    intervals = all(row.get("interval") for row in table)
     figure = _figure(7, 1.6 + max(0.32, 0.12 * len(encoders)) * len(lines))
     axes = figure.add_subplot()
     for i, encoder in enumerate(encoders):
@@ -91,7 +99,7 @@ def score_by_layer(
             axes.errorbar(
                 [100 * row["mean"] for row in own],
                 [lines.index(row["layers"]) + apart for row in own],
-                xerr=[100 * row["deviation"] for row in own],
+                xerr=100 * np.array([_bar(row, intervals) for row in own]).T,
                 fmt=marker,
                 color=colour,
                 elinewidth=1.4,
@@ -100,18 +108,29 @@ def score_by_layer(
             )
     colours = itertools.cycle(("#c1481c", "#5b8c2a", "#7a4ea3", "#777777"))
     for name, score in (baselines or {}).items():
-        axes.axvline(
+        score, *ends = np.ravel(score)
+        line = axes.axvline(
             100 * score, color=next(colours), linestyle="--", linewidth=1.2, label=name, zorder=1
         )
-    axes.set_yticks(range(len(lines)), [name.replace("_", " ") for name in lines])
+        if ends:
+            axes.axvspan(*(100 * np.array(ends)), color=line.get_color(), alpha=0.1, linewidth=0)
+    axes.set_yticks(range(len(lines)), lines)
+    if best is not None:
+        axes.get_yticklabels()[lines.index(best)].set_fontweight("bold")
     axes.set_ylim(len(lines) - 0.5, -0.5)
     axes.grid(axis="x", color="#e4e4e4")
     if len(encoders) > 1:
         for place in range(1, len(lines)):
             axes.axhline(place - 0.5, color="#f0f0f0", linewidth=0.8, zorder=0)
     axes.set_axisbelow(True)
-    bars = any(row["deviation"] for row in table)
-    axes.set_xlabel(f"{metric} (bars: ± deviation between seeds)" if bars else metric)
+    notes = []
+    if intervals:
+        notes.append("bars: 95 % intervals")
+    elif any(row["deviation"] for row in table):
+        notes.append("bars: ± deviation between seeds")
+    if best is not None:
+        notes.append("bold: best on the dev set")
+    axes.set_xlabel("\n".join([metric, *(["; ".join(notes)] if notes else [])]))
     if title:
         figure.suptitle(title, fontsize=11, x=0.01, ha="left")
     for side in ("top", "right", "left"):
@@ -121,6 +140,14 @@ def score_by_layer(
         columns = 2 if baselines else min(4, len(encoders))
         figure.legend(loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
     return figure
+
+
+def _bar(row, intervals):
+    """Returns the lengths of a bar to the left and right of the mean."""
+    if not intervals:
+        return row["deviation"], row["deviation"]
+    low, high = row["interval"]
+    return max(row["mean"] - low, 0.0), max(high - row["mean"], 0.0)
 
 
 def score_by_cost(

@@ -19,7 +19,6 @@ from keras_plm.experiments.jobs import Job
 from keras_plm.experiments.recommend import Choice, ranked, resampled_scores
 from keras_plm.experiments.report.result_tables import (
     add_seed,
-    file_of,
     place_of_layers,
 )
 from keras_plm.experiments.results import ResultFolder, read_results
@@ -253,7 +252,7 @@ def row_of(result):
         if asked == own and network != linear:
             return name
     if method == "features" and linear:
-        return f"frozen, {fields['layers'].replace('_', ' ')}, linear"
+        return f"frozen, {fields['layers']}, linear"
     return None
 
 
@@ -345,8 +344,7 @@ def figures(folder):
 
 def with_examples(choice, kept):
     """Returns a choice with its examples, read from a `ResultFolder`."""
-    examples = [kept.examples(file_of(r), r["hash"]) for r in choice.results]
-    return Choice.read(choice.name, choice.results, examples)
+    return Choice.of(choice.name, choice.results, kept)
 
 
 def _tuned(rows, key):

@@ -282,7 +282,7 @@ def brief(folder):
                 cells.append("")
                 continue
             choice = with_examples(choice, kept)
-            note = f" ({choice.name.replace('_', ' ')})" if row is None else ""
+            note = f" ({choice.name})" if row is None else ""
             cells.append(interval(choice, *resampled_scores([choice])) + note)
         if any(cells):
             text.append(f"| {name} | {' | '.join(cells)} |")

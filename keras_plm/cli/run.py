@@ -1,10 +1,14 @@
 """Commands that train on a task: `run` one method, and `layers` to compare choices of layers."""
 
+import functools
 import importlib
 import os
 import sys
 from collections import Counter
 from pathlib import Path
+
+FEW = 5  # training examples of a label: fewer get a warning
+MOST_LABELS = 20  # labels in a message
 
 
 def add_run_flags(parser):
@@ -148,12 +152,8 @@ def run_all(flags, runs, between=None):
         marks = "tags that mark no spans" if runner.scheme is None else f"tags in {runner.scheme}"
         console.print(f"{runner.task.name}: {next(iter(runner.task.metrics))} of {marks}")
     if issubclass(runner.task.head, Classifier):
-        found = Counter(example.label for example in runner.examples["train"]).most_common()
-        console.print(
-            f"{runner.task.name}: {len(found)} labels in training: "
-            + ", ".join(f"{label} {count:,}" for label, count in found[:20])
-            + (" and more" if found[20:] else "")
-        )
+        for line in describe_labels(runner):
+            console.print(f"{runner.task.name}: {line}")
     unseen = runner.unseen_labels()
     if unseen:
         console.print(
@@ -187,6 +187,41 @@ def run_all(flags, runs, between=None):
     if not results:
         raise next(iter(failed.values()))
     return runner, results, failed
+
+
+def describe_labels(runner):
+    """Describes the labels of a classification task in sentences, with a warning on odd ones."""
+    examples = runner.examples
+    found = Counter(example.label for example in examples["train"]).most_common()
+    counts = _first([f"{label} {count:,}" for label, count in found])
+    lines = [f"{len(found)} labels in training: {counts}"]
+    (most, _), (name, metric) = found[0], next(iter(runner.task.metrics.items()))
+    true = [example.label for example in examples["test"]]
+    score = 100 * metric(true, [most] * len(true))
+    lines.append(
+        f"the most frequent label, {most!r}, for every text of the evaluation split gives "
+        f"{score:.1f} {name.replace('_', ' ')}"
+    )
+    few = [str(label) for label, count in found if count < FEW]
+    if few:
+        lines.append(
+            f"Warning: fewer than {FEW} training examples of {_first(few)}. Add examples, or merge "
+            "these labels with others"
+        )
+    same = {}
+    for label, _ in found:
+        same.setdefault(" ".join(str(label).casefold().split()), []).append(repr(label))
+    same = [" and ".join(labels) for labels in same.values() if len(labels) > 1]
+    if same:
+        lines.append(
+            "Warning: labels that differ only in case or spaces count as different: "
+            f"{_first(same)}. Write them alike if they mean the same"
+        )
+    return lines
+
+
+def _first(names):
+    return ", ".join(names[:MOST_LABELS]) + (" and more" if names[MOST_LABELS:] else "")
 
 
 def show_table(flags, results):
@@ -268,8 +303,7 @@ def run_layers(flags):
     def read(runner, results, run, name):
         """Returns the `Choice` of a run; `None` if it diverged or did not run."""
         found = [result for result in results if run is not None and result["run"] == run.name]
-        kept = [runner.kept.examples(runner.result_name(run, r.seed), r.hash) for r in found]
-        return Choice.read(name, found, kept) if found else None
+        return Choice.of(name, found, runner.kept) if found else None
 
     def choices_of(runner, results):
         pairs = zip(runs, names, strict=True)
@@ -343,8 +377,9 @@ def fine_tuning_of(flags, frozen, precision):
 def draw_layers(flags, results):
     """Draws the plot of `layers`; other methods of the task and encoder become lines."""
     from keras_plm.experiments.progress import console
+    from keras_plm.experiments.recommend import Choice
     from keras_plm.experiments.report.result_tables import layer_figure
-    from keras_plm.experiments.results import read_results
+    from keras_plm.experiments.results import ResultFolder, read_results
     from keras_plm.files.writing import replacing
 
     task, encoder = results[0]["task"], results[0]["encoder"]
@@ -352,6 +387,7 @@ def draw_layers(flags, results):
     # The files also hold the results of this call.
     others = read_results(flags.results, task)
     drawn += [r for r in others if r["encoder"] == encoder and r["method"] != "features"]
+    choice_of = functools.partial(Choice.of, folder=ResultFolder(flags.results))
     with replacing(flags.plot, Path(flags.plot).suffix) as temporary:
-        layer_figure(drawn, task).savefig(temporary, dpi=150)
+        layer_figure(drawn, task, choice_of).savefig(temporary, dpi=150)
     console.print(f"Plot: {flags.plot}")

@@ -6,10 +6,13 @@ import numpy as np
 
 from keras_plm.experiments.config import summary
 from keras_plm.experiments.plan import duration
-from keras_plm.experiments.statistics import Difference, difference, resampled
+from keras_plm.experiments.results import result_name
+from keras_plm.experiments.statistics import Difference, difference, resampled, score_interval
 
 TUNED = "fine-tuned"  # name of the `Choice` of fine-tuning
 LEAST = 0.1  # seconds of a fit: results round to this unit
+NAMED = ("task", "encoder", "run", "seed")  # what `result_name` takes
+MANY = 3  # a longer list of inseparable choices names the separable ones instead, if these are few
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +45,13 @@ class Choice:
             return cls(name, tuple(results))
         kinds, parts = zip(*(found[metric] for found in kept), strict=True)
         return cls(name, tuple(results), kinds[0], np.stack(parts))
+
+    @classmethod
+    def of(cls, name, results, folder):
+        """Creates a choice whose contributions of examples are in a `ResultFolder`."""
+        names = [result_name(*(r[key] for key in NAMED)) for r in results]
+        kept = [folder.examples(n, r["hash"]) for n, r in zip(names, results, strict=True)]
+        return cls.read(name, results, kept)
 
     @property
     def dev_score(self):
@@ -91,6 +101,19 @@ def resampled_scores(choices, resamples=10_000):
     return found
 
 
+def intervals(choices):
+    """Computes the 95 % interval of each choice's score, over seeds and examples.
+
+    Returns:
+        A list of `(low, high)`; `None` for a choice without stored examples.
+    """
+    found = []
+    for choice, scores in zip(choices, resampled_scores(choices), strict=True):
+        interval = None if scores is None else score_interval(choice.kind, scores)
+        found.append(interval and (interval.low, interval.high))
+    return found
+
+
 def ranked(choices):
     """Sorts choices by their mean score on the dev set, the best first.
 
@@ -110,23 +133,24 @@ def markdown(choices, tuned=None):
     """
     first, *_ = order = ranked(choices)
     text = [
-        "| layers | dev set | evaluation split | first minus this | seconds per fit | features |",
-        "|---|---:|---:|---:|---:|---:|",
+        "| layers | dev set | evaluation split | first minus this | seconds per fit |",
+        "|---|---:|---:|---:|---:|",
     ]
     for choice in [*order, *([] if tuned is None else [tuned])]:
         mean, deviation, n = summary(choice.results)
         spread = f" ± {100 * deviation:.1f}" if n > 1 else ""
         apart = None if choice is first else first.above(choice)
-        size = choice.results[0].get("feature_bytes", 0) / 1e6
         cells = [
             choice.name,
             f"{100 * choice.dev_score:.1f}",
             f"{100 * mean:.1f}{spread} ({n})",
             "" if apart is None else str(apart),
             f"{choice.seconds:.1f}" if choice.seconds >= LEAST else f"< {LEAST}",
-            f"{size:,.1f} MB" if size else "",
         ]
         text.append(f"| {' | '.join(cells)} |")
+    sizes = {choice.results[0].get("feature_bytes", 0) for choice in order}
+    if any(sizes):
+        text += ["", f"Stored features of all layers: {max(sizes) / 1e6:,.1f} MB"]
     return "\n".join(text) + "\n"
 
 
@@ -156,6 +180,16 @@ def _is_at(choice, end):
     return len(rates) > 1 and choice.results[0].get("learning_rate") == end(rates)
 
 
+def _inseparable(alike, others):
+    """Returns a sentence on the choices that are not separable from the best one."""
+    apart = [other.name for other in others if other.name not in alike]
+    if not apart and len(others) > 1:
+        return "No other choice is separable from it."
+    if len(alike) > MANY and len(apart) <= MANY:
+        return f"Not separable from it: all but {', '.join(apart)}."
+    return f"Not separable from it: {', '.join(alike)}."
+
+
 def recommendation(frozen, tuned=None):
     """Returns sentences on the layers to use, and on whether fine-tuning is better.
 
@@ -173,7 +207,7 @@ def recommendation(frozen, tuned=None):
     if others and not alike:
         words += " Every other choice scores lower; the interval of the difference excludes zero."
     elif alike:
-        words += f" Not separable from it: {', '.join(alike)}."
+        words += f" {_inseparable(alike, others)}"
     if min(len(choice.results) for choice in frozen) == 1:
         words += " One seed has no spread: run two or more."
     if tuned is None:

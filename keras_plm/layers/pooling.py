@@ -264,8 +264,9 @@ class LayerChoice:
             first = last
         if not 0 <= first <= last < count or (self.last < 0 and last < lowest):
             raise ValueError(
-                "This encoder has too few layers for this choice. "
-                f"Received: layers {self.first} to {self.last} of {count - 1} blocks"
+                "This encoder has too few layers for this choice: it has "
+                f"{f'layer_0 (embeddings) to layer_{count - 1}' if count > 1 else 'one, layer_0'}. "
+                f"Received: layers {self.first} to {self.last}"
             )
         return list(range(first, last + 1))
 

@@ -1,5 +1,6 @@
 """Choices of an encoder's layers, by name."""
 
+import difflib
 import re
 
 import numpy as np
@@ -49,10 +50,11 @@ def layer_choice(choice: str | int | LayerChoice) -> LayerChoice:
         return LAYER_CHOICES[name]
     single = re.fullmatch(r"layer_(\d+)", str(name))
     if not single:
+        known = (*LAYER_CHOICES, *ALIASES)
+        near = difflib.get_close_matches(str(name), known, n=1)
         raise ValueError(
-            "A choice of layers must be one of "
-            f"{', '.join((*LAYER_CHOICES, *ALIASES))} or layer_0, layer_1, ... "
-            f"Received: {choice!r}"
+            f"A choice of layers must be one of {', '.join(known)} or layer_0, layer_1, ... "
+            f"{f'Did you mean {near[0]!r}? ' if near else ''}Received: {choice!r}"
         )
     return LayerChoice(int(single[1]), int(single[1]))
 

@@ -25,7 +25,7 @@ TABLE = [
 def test_scores_by_layer(tmp_path):
     figure = score_by_layer(TABLE, "a task", "F1", baselines={"fine-tuned": 0.7})
     axes = figure.axes[0]
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["last", "concat last four"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["last", "concat_last_four"]
     points = axes.lines[0].get_xydata()
     assert points[:, 0].tolist() == [50, 60]
     for name in ("picture.png", "picture.svg"):
@@ -34,11 +34,32 @@ def test_scores_by_layer(tmp_path):
 
 
 @pytest.mark.backend_neutral
+def test_intervals_of_scores_by_layer():
+    table = [row | {"interval": (row["mean"] - 0.1, row["mean"] + 0.2)} for row in TABLE]
+    figure = score_by_layer(
+        table, metric="F1", baselines={"fine-tuned": (0.7, 0.6, 0.8)}, best="last"
+    )
+    axes = figure.axes[0]
+    (bars,) = axes.containers[0][2]
+    ends = [segment[:, 0].tolist() for segment in bars.get_segments()]
+    np.testing.assert_allclose(ends, [[40, 70], [50, 80]])
+    band = axes.patches[0].get_extents().transformed(axes.transData.inverted())
+    np.testing.assert_allclose([band.x0, band.x1], [60, 80])
+    bold = [label.get_text() for label in axes.get_yticklabels() if label.get_weight() == "bold"]
+    assert bold == ["last"]
+    assert axes.get_xlabel() == "F1\nbars: 95 % intervals; bold: best on the dev set"
+    figure = score_by_layer([*table[:1], TABLE[1]])  # not all rows have an interval
+    assert figure.axes[0].get_xlabel() == "score\nbars: ± deviation between seeds"
+    with pytest.raises(ValueError, match="among the layers.*Received: best='top'"):
+        score_by_layer(table, best="top")
+
+
+@pytest.mark.backend_neutral
 def test_encoders_of_one_choice_have_one_row_and_own_colours():
     table = [row | {"encoder": name} for row in TABLE for name in ("gpt", "bert")][:3]
     figure = score_by_layer(table, encoders=["words", "gpt", "bert"])
     axes = figure.axes[0]
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["last", "concat last four"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["last", "concat_last_four"]
     gpt, bert = axes.containers
     assert gpt[0].get_xdata().tolist() == [50, 60] and bert[0].get_xdata().tolist() == [50]
     assert to_hex(gpt[0].get_color()) == CURVE_STYLES[1][0]

@@ -1,9 +1,13 @@
 """Tables and plots from result files."""
 
+import itertools
 import json
 from collections import Counter
 
+import numpy as np
+
 from keras_plm.experiments.config import METHODS, SETTINGS, label_runs, settings_of, summary
+from keras_plm.experiments.recommend import intervals
 from keras_plm.experiments.report.tables import cell, plot_text
 from keras_plm.experiments.results import result_name
 from keras_plm.files.json_files import OneOf, check_shape
@@ -27,7 +31,7 @@ def describe(result, common=("train_limit", "precision")):
     }
     words = [names[method]]
     if method not in TRAINED:
-        words += [fields["layers"].replace("_", " "), f"{fields['reader']} reader"]
+        words += [fields["layers"], f"{fields['reader']} reader"]
         words += [f"{fields['pool']} pooling"] if fields["pool"] != "mean" else []
     words += variant(fields)
     if "train_limit" not in common:
@@ -265,8 +269,19 @@ def _usual_limit(results, task):
     return f", {limit:,} training examples at most" if limit else ""
 
 
-def layer_figure(results, task):
-    """Draws the scores of one task by choice of layers."""
+def layer_figure(results, task, choice_of=None):
+    """Draws the scores of one task by choice of layers; the best on the dev set is bold.
+
+    Args:
+        results: A list of `Record`s.
+        task: Name of the task.
+        choice_of: `choice_of(name, results)` returns the `Choice` of a run with the contributions
+            of its examples. If given, bars and bands are 95 % intervals over seeds and examples;
+            otherwise bars are deviations between seeds.
+
+    Returns:
+        A matplotlib figure.
+    """
     found = [result for result in results if result["task"] == task]
     drawn = [result for result in found if result["method"] == "features"]
     limit = _most(result["settings"]["train_limit"] for result in drawn or found)
@@ -298,16 +313,42 @@ def layer_figure(results, task):
             add_seed(result, fresh.setdefault((result["encoder"], words), []))
         else:
             add_seed(result, lines.setdefault(words, []))
-    table = []
-    for name, of_cell in rows.items():
-        mean, deviation, n = summary(of_cell)
-        table.append({"layers": name, "mean": mean, "deviation": deviation if n > 1 else 0.0})
-    means = {name: summary(of_cell)[0] for name, of_cell in lines.items()}
+    table = [
+        {"layers": plot_text(name), "interval": interval} | _mean(of_cell)
+        for (name, of_cell), interval in zip(rows.items(), _intervals(rows, choice_of), strict=True)
+    ]
+    means = {
+        plot_text(name): (_mean(of_cell)["mean"], *(interval or ()))
+        for (name, of_cell), interval in zip(
+            lines.items(), _intervals(lines, choice_of), strict=True
+        )
+    }
     if fresh:
         best = max(summary(of_run)[0] for of_run in fresh.values())
         means["random weights, frozen; best layers run"] = best
-    for row in table:
-        row["layers"] = plot_text(row["layers"])
-    means = {plot_text(name): mean for name, mean in means.items()}
     title = f"{plot_text(task)}: frozen features by choice of layers"
-    return score_by_layer(table, title, plot_text(metric), means)
+    metric = f"{plot_text(metric)} on the evaluation split"
+    return score_by_layer(table, title, metric, means, best=_best_on_dev(rows))
+
+
+def _mean(results):
+    mean, deviation, n = summary(results)
+    return {"mean": mean, "deviation": deviation if n > 1 else 0.0}
+
+
+def _intervals(rows, choice_of):
+    """Returns the interval of each row `{name: [result]}`, or `None` without examples."""
+    if choice_of is None:
+        return [None] * len(rows)
+    return intervals([choice_of(name, of_row) for name, of_row in rows.items()])
+
+
+def _best_on_dev(rows):
+    """Returns the label of the row with the highest mean on the dev set.
+
+    Returns `None` for less than two rows, or if a result has no score on the dev set.
+    """
+    scores = {name: [result.get("dev_score") for result in found] for name, found in rows.items()}
+    if len(rows) < 2 or None in itertools.chain(*scores.values()):
+        return None
+    return plot_text(max(scores, key=lambda name: np.mean(scores[name])))

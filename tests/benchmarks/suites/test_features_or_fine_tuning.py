@@ -86,13 +86,13 @@ def test_every_run_of_the_paper_scale_trains_and_is_reported(data_folder, releas
     text = features_or_fine_tuning.markdown(place.results)
     for name, *_ in ROWS.values():
         assert f"| {name} |" in text, name
-    assert "| snli | bert |" in text and "frozen, second to last, linear" in text
+    assert "| snli | bert |" in text and "frozen, second_to_last, linear" in text
     pictures = features_or_fine_tuning.figures(place.results)
     assert list(pictures) == [f"features_or_fine_tuning_{task}" for task, _ in scale.tasks]
     axes = pictures["features_or_fine_tuning_sst5"].axes[0]
     drawn = [label.get_text() for label in axes.get_yticklabels()]
     assert drawn[:3] == [name for name, *_ in ROWS.values()][:3]
-    assert drawn[-2:] == [f"frozen, {how} last four, linear" for how in ("concat", "mean")]
+    assert drawn[-2:] == [f"frozen, {how}_last_four, linear" for how in ("concat", "mean")]
     results = [json.loads(p.read_text()) for p in (tmp_path / "r").glob("**/*.seed0.json")]
     assert len(results) == len(cells)
     assert all(r["learned_weights"] > 0 for r in results)

@@ -76,6 +76,13 @@ def test_missing_package_is_refused():
         keras_plm.load("all-MiniLM-L6v2")
 
 
+def test_error_for_misspelt_folder_suggests_one_next_to_it(tmp_path):
+    (tmp_path / "my_encoder").mkdir()
+    (tmp_path / "my_encodr.txt").write_text("a file")
+    with pytest.raises(ValueError, match=r"Did you mean '\S*my_encoder'\?"):
+        keras_plm.load(tmp_path / "my_encodr")
+
+
 class TestKnownModels:
     @pytest.fixture
     def known(self, install, monkeypatch):

@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 
 from keras_plm.experiments.config import Run
-from keras_plm.experiments.recommend import Choice, edges, markdown, ranked, recommendation
+from keras_plm.experiments.recommend import (
+    Choice,
+    edges,
+    intervals,
+    markdown,
+    ranked,
+    recommendation,
+)
 from keras_plm.experiments.report.answers import answers
 from keras_plm.experiments.results import Record, ResultFolder, result_name
 
@@ -38,7 +45,8 @@ def test_choices_are_ranked_by_dev_score():
     choices = [choice("last", 0.8, dev_score=0.5), choice("layer_1", 0.7, dev_score=0.6)]
     assert [c.name for c in ranked(choices)] == ["layer_1", "last"]
     table = markdown(choices).splitlines()
-    assert table[2].startswith("| layer_1 | 60.0 | 68.") and "| 10.0 | 2.0 MB |" in table[2]
+    assert table[2].startswith("| layer_1 | 60.0 | 68.") and table[2].endswith("| 10.0 |")
+    assert table[-1] == "Stored features of all layers: 2.0 MB"
     assert "-1" in table[3].split("|")[4]  # below on the test set
 
 
@@ -53,6 +61,22 @@ def test_recommendation_lists_inseparable_choices():
     assert recommendation(far[:1]) == "Frozen features: use last, first on the dev set."
     one = [Choice(c.name, c.results[:1], c.kind, c.parts[:1]) for c in far]
     assert "excludes zero. One seed has no spread" in recommendation(one)
+
+
+def test_recommendation_of_many_inseparable_choices_names_the_others():
+    near = [choice("last", 0.8), *(choice(f"layer_{i}", 0.797, seed=i) for i in range(1, 5))]
+    assert recommendation(near).endswith("No other choice is separable from it.")
+    far = [choice("embeddings", 0.5), choice("mean_all", 0.4)]
+    assert recommendation([*near, *far]).endswith(
+        "Not separable from it: all but embeddings, mean_all."
+    )
+    assert recommendation([*near[:4], *far]).endswith("it: layer_1, layer_2, layer_3.")
+
+
+def test_interval_of_a_choice_contains_its_score():
+    found = intervals([choice("last", 0.8), choice("layer_1", 0.7, kept=False)])
+    assert found[0][0] < 0.79 and found[0][1] > 0.81 and found[1] is None
+    assert 0.05 < found[0][1] - found[0][0] < 0.15  # 400 examples: 4 points on each side
 
 
 def test_edges_reports_learning_rate_at_edge_of_search():
@@ -144,7 +168,7 @@ def test_answers_report_best_run_of_each_task(tmp_path, examples, over):
     (row,) = table.rows
     found = dict(zip(table.columns, row, strict=True))
     assert found["best run on the dev set"] == "mini: pre-trained, frozen; last; linear reader"
-    assert found["not separable from it"].startswith("mini: pre-trained, frozen; layer 1")
+    assert found["not separable from it"].startswith("mini: pre-trained, frozen; layer_1")
     assert "embeddings" not in found["not separable from it"]
     assert found["runs compared"] == "3" and found["interval over"] == over
     assert [found[key] for key in ("seconds", "TFLOP", "M trained weights")] == ["10.0", "3", "2"]

@@ -2,10 +2,12 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 
 from benchmarks.__main__ import main
 from keras_plm.experiments.config import ALWAYS, Run
+from keras_plm.experiments.recommend import Choice
 from keras_plm.experiments.report.result_tables import (
     layer_figure,
     markdown,
@@ -100,9 +102,9 @@ def test_tables_and_figures_distinguish_feature_variants():
     results = [result("features", "t", 0.4, 0, **mixed, **fields) for fields, _ in variants]
     axes = layer_figure(results, "t").axes[0]
     names = [label.get_text() for label in axes.get_yticklabels()]
-    assert sorted(names) == sorted(", ".join(filter(None, ["elmo mix", n])) for _, n in variants)
+    assert sorted(names) == sorted(", ".join(filter(None, ["elmo_mix", n])) for _, n in variants)
     rows = [line.split(" | ")[0] for line in markdown(results).splitlines()[2:]]
-    start = "| pre-trained, frozen; elmo mix; bilstm reader"
+    start = "| pre-trained, frozen; elmo_mix; bilstm reader"
     wanted = ["; ".join([start, *n.split(", ")]) if n else start for _, n in variants]
     assert sorted(rows) == sorted(wanted)
 
@@ -111,11 +113,32 @@ def test_figures_sort_layers_and_refuse_different_runs():
     results = [result("features", "t", 0.4, 0, layers=f"layer_{i}", train_limit=9) for i in (10, 2)]
     results += [result("randomly_initialised", "t", 0.1, i) for i in range(5)]  # with another limit
     axes = layer_figure(results, "t").axes[0]
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["layer 2", "layer 10"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["layer_2", "layer_10"]
     results.append(result("features", "t", 0.4, 1, layers="layer_2", train_limit=9))
     results[-1]["inputs"] = "other weights"
     with pytest.raises(ValueError, match="Seeds of one run share settings"):
         layer_figure(results, "t")
+
+
+def test_figures_show_intervals_and_the_best_on_the_dev_set():
+    def choice_of(name, results):
+        parts = np.stack([np.stack([np.full(50, r["score"]), np.ones(50)], 1) for r in results])
+        return Choice(name, tuple(results), "mean", parts)
+
+    results = [
+        result("features", "t", score, seed, layers=layers) | {"dev_score": dev}
+        for layers, score, dev in (("last", 0.5, 0.4), ("layer_1", 0.4, 0.6))
+        for seed in range(2)
+    ]
+    results.append(result("fine_tune", "t", 0.7, 0))
+    axes = layer_figure(results, "t", choice_of).axes[0]
+    assert "bars: 95 % intervals; bold" in axes.get_xlabel() and len(axes.patches) == 1
+    bold = [label.get_text() for label in axes.get_yticklabels() if label.get_weight() == "bold"]
+    assert bold == ["layer_1"]  # not the best one on the evaluation split
+    axes = layer_figure(results, "t").axes[0]
+    assert "intervals" not in axes.get_xlabel() and not axes.patches
+    del results[0]["dev_score"]
+    assert "bold" not in layer_figure(results, "t").axes[0].get_xlabel()
 
 
 def test_seeds_of_different_runs_are_not_averaged():

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import time
+import types
 
 import keras
 import numpy as np
@@ -16,11 +17,13 @@ from benchmarks.__main__ import main as benchmarks
 from benchmarks.speed.registry import MEASUREMENTS
 from benchmarks.speed.tables import speed_markdown
 from keras_plm.cli.main import main
+from keras_plm.cli.run import describe_labels
 from keras_plm.data.task import Example
 from keras_plm.experiments.config import ALWAYS, Run
 from keras_plm.experiments.predict import open_model
 from keras_plm.experiments.results import SEEDS, folders_below, result_hash, result_name
 from keras_plm.experiments.runner import Runner
+from keras_plm.metrics import accuracy
 from keras_plm.models import BERT, WordVectors
 from keras_plm.tokenizers import WordPiece
 from keras_plm.transfer import FineTune
@@ -375,6 +378,28 @@ def test_layers_command_runs_all_layer_choices(encoder, table, tmp_path, capsys)
     shown = capsys.readouterr().out
     assert "Fine-tuning was not run" in shown and " 5 in the dev set" in shown
     assert " 2 labels in training: " in shown
+    assert "the most frequent label, " in shown and "Warning" not in shown
+
+
+@pytest.mark.backend_neutral
+def test_labels_are_described_with_warnings():
+    labels = ["Good"] * 9 + ["good"] * 6 + ["bad"] * 4
+    examples = {
+        "train": [Example("a text", label) for label in labels],
+        "test": [Example("a text", label) for label in ["Good", "bad", "bad", "good"]],
+    }
+    runner = types.SimpleNamespace(
+        task=types.SimpleNamespace(metrics={"accuracy": accuracy}), examples=examples
+    )
+    assert describe_labels(runner) == [
+        "3 labels in training: Good 9, good 6, bad 4",
+        "the most frequent label, 'Good', for every text of the evaluation split gives 25.0 "
+        "accuracy",
+        "Warning: fewer than 5 training examples of bad. Add examples, or merge these labels with "
+        "others",
+        "Warning: labels that differ only in case or spaces count as different: 'Good' and "
+        "'good'. Write them alike if they mean the same",
+    ]
 
 
 @pytest.mark.compiles

@@ -96,7 +96,7 @@ def test_layer_choice_selects_indices_for_any_depth():
     assert LayerChoice(-2, -2).indices(13) == [11]
     assert LayerChoice(0, -1).indices(3) == [0, 1, 2]
     for choice in (LayerChoice(-2, -2), LayerChoice(5, 5)):
-        with pytest.raises(ValueError, match="too few layers"):
+        with pytest.raises(ValueError, match="too few layers.*layer_0 .* to layer_1"):
             choice.indices(2)
     with pytest.raises(ValueError, match="`combine`"):
         LayerChoice(0, 1, "sum")
