@@ -54,8 +54,8 @@ def score_by_layer(
 
     Args:
         table: Rows with `layers`, `mean` and `deviation`, as from `transfer.compare_layers`. Rows
-            with the same layers and different values of `encoder` share a line. If every row has
-            an `interval`, the ends of a 95 % interval, its bars show it.
+            with the same layers and different values of `encoder` share a line. A row may have an
+            `interval`, the ends of a 95 % interval. Bars then show it; rows without one have none.
         title: Title of the plot.
         metric: Label of the score axis.
         baselines: A dict from names to scores to draw as lines, such as fine-tuning. A tuple of a
@@ -88,7 +88,7 @@ def score_by_layer(
     lines = list(dict.fromkeys(row["layers"] for row in table))
     if best is not None and best not in lines:
         raise ValueError(f"`best` must be among the layers {lines}. Received: best={best!r}")
-    intervals = all(row.get("interval") for row in table)
+    intervals = any(row.get("interval") for row in table)
     figure = _figure(7, 1.6 + max(0.32, 0.12 * len(encoders)) * len(lines))
     axes = figure.add_subplot()
     for i, encoder in enumerate(encoders):
@@ -124,8 +124,9 @@ def score_by_layer(
             axes.axhline(place - 0.5, color="#f0f0f0", linewidth=0.8, zorder=0)
     axes.set_axisbelow(True)
     notes = []
+    bands = " and bands" if len(axes.patches) > 1 else " and band" if axes.patches else ""
     if intervals:
-        notes.append("bars: 95 % intervals")
+        notes.append(f"bars{bands}: 95 % intervals")
     elif any(row["deviation"] for row in table):
         notes.append("bars: ± deviation between seeds")
     if best is not None:
@@ -146,7 +147,7 @@ def _bar(row, intervals):
     """Returns the lengths of a bar to the left and right of the mean."""
     if not intervals:
         return row["deviation"], row["deviation"]
-    low, high = row["interval"]
+    low, high = row.get("interval") or (row["mean"], row["mean"])
     return max(row["mean"] - low, 0.0), max(high - row["mean"], 0.0)
 
 

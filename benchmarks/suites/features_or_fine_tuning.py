@@ -335,7 +335,7 @@ def figures(folder):
                     table.append({"layers": row, **more})
         first = next(iter(next(iter(rows.values())).values()))[0]
         metric = next(iter(first["metrics"])).replace("_", " ")
-        title = f"{task}: every encoder, read and trained in every way"
+        title = f"{task}: all encoders and methods"
         pictures[f"features_or_fine_tuning_{task}"] = score_by_layer(
             table, title, metric, encoders=names
         )

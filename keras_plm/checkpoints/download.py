@@ -1,12 +1,11 @@
 """Lookup of released models by name in local folders."""
 
-import difflib
-import itertools
 import re
 import sys
 from pathlib import Path
 
 from keras_plm.checkpoints.packages import PACKAGED, PREFIX, find_package, find_packaged
+from keras_plm.files.opening import similar
 
 # Our names, and those of `huggingface_hub`. The four small ones are of Turc et al. 2019.
 NAMES = {
@@ -40,7 +39,6 @@ HANDLES = ("kaggle://", "hf://", "modelscope://")  # KerasHub's
 # A name of huggingface.co and not of a file: `organisation/model`.
 NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 ENDINGS = (".safetensors", ".bin", ".h5", ".hdf5", ".keras", ".json", ".txt", ".zip", ".gz", ".npz")
-MOST_ENTRIES = 1_000  # of a folder that is searched for a similar name
 OLD_FILES = [*FILES, "pytorch_model*.bin", "pytorch_model.bin.index.json"]  # if FILES lack weights
 
 
@@ -92,22 +90,12 @@ def find_folder(path):
     is_name = isinstance(path, str) and NAME.fullmatch(path) and not path.endswith(ENDINGS)
     if not (isinstance(path, str) and path in NAMES) and (not is_name or meant):
         known = [*NAMES, *PACKAGED]
-        close = difflib.get_close_matches(str(folder), [*_folders_next_to(folder), *known], n=1)
         raise ValueError(
-            f"No such folder, and no released model of this name. "
-            f"{f'Did you mean {close[0]!r}? ' if close else ''}Known: {', '.join(known)}, "
+            "No such folder, and no released model of this name."
+            f"{similar(folder, known, folders=True)} Known: {', '.join(known)}, "
             f"'package:NAME' and 'organisation/model'. Received: {str(path)!r}"
         )
     return _fetch(NAMES.get(path, path))
-
-
-def _folders_next_to(path):
-    """Lists the folders in the folder of a path, which may be missing."""
-    try:
-        entries = itertools.islice(path.parent.iterdir(), MOST_ENTRIES)
-        return sorted(str(entry) for entry in entries if entry.is_dir())
-    except OSError:
-        return []
 
 
 def _fetch(name):

@@ -62,6 +62,8 @@ def add_commands(parser, adders):
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for add in adders:
         add(commands)
+    for command in commands.choices.values():
+        command.set_defaults(parser=command)
     add_debug(parser, commands)
     return parser
 
@@ -84,7 +86,9 @@ def run_command(parser, adders, arguments=None):
     debug, formatted = False, warnings.formatwarning
     warnings.formatwarning = lambda message, *about, **more: f"Warning: {message}\n"
     try:
-        flags = add_commands(parser, adders).parse_args(arguments)
+        flags, unknown = add_commands(parser, adders).parse_known_args(arguments)
+        if unknown:  # with the usage of the command
+            flags.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
         debug = flags.debug
         if debug:
             warnings.formatwarning = formatted

@@ -114,8 +114,11 @@ def run_run(flags):
     from keras_plm.experiments.config import Run
     from keras_plm.experiments.flags import from_flags
 
-    _, results, failed = run_all(flags, [from_flags(Run, flags)])
+    run = from_flags(Run, flags)
+    runner, results, failed = run_all(flags, [run])
     show_table(flags, results)
+    if flags.save_model:
+        print(f"Model: {runner.model_file(run)}")
     check_diverged(failed, len(results) + len(failed))
 
 
@@ -191,13 +194,19 @@ def run_all(flags, runs, between=None):
 
 def describe_labels(runner):
     """Describes the labels of a classification task in sentences, with a warning on odd ones."""
-    examples = runner.examples
-    found = Counter(example.label for example in examples["train"]).most_common()
-    counts = _first([f"{label} {count:,}" for label, count in found])
-    lines = [f"{len(found)} labels in training: {counts}"]
+    labels = {split: [e.label for e in part] for split, part in runner.examples.items()}
+    counts = {split: Counter(found) for split, found in labels.items()}
+    found = counts["train"].most_common()
+    shown = [
+        f"{label} {count:,}, {counts['dev'][label]:,}, {counts['test'][label]:,}"
+        for label, count in found
+    ]
+    lines = [
+        f"{len(found)} labels (training examples, dev set, evaluation split): "
+        + _first(shown, "; ")
+    ]
     (most, _), (name, metric) = found[0], next(iter(runner.task.metrics.items()))
-    true = [example.label for example in examples["test"]]
-    score = 100 * metric(true, [most] * len(true))
+    score = 100 * metric(labels["test"], [most] * len(labels["test"]))
     lines.append(
         f"the most frequent label, {most!r}, for every text of the evaluation split gives "
         f"{score:.1f} {name.replace('_', ' ')}"
@@ -205,8 +214,8 @@ def describe_labels(runner):
     few = [str(label) for label, count in found if count < FEW]
     if few:
         lines.append(
-            f"Warning: fewer than {FEW} training examples of {_first(few)}. Add examples, or merge "
-            "these labels with others"
+            f"Warning: fewer than {FEW} training examples of {_first(few)}. The score tells little "
+            "about these labels: add examples, or merge them with others"
         )
     same = {}
     for label, _ in found:
@@ -220,8 +229,8 @@ def describe_labels(runner):
     return lines
 
 
-def _first(names):
-    return ", ".join(names[:MOST_LABELS]) + (" and more" if names[MOST_LABELS:] else "")
+def _first(names, comma=", "):
+    return comma.join(names[:MOST_LABELS]) + (" and more" if names[MOST_LABELS:] else "")
 
 
 def show_table(flags, results):
@@ -256,7 +265,9 @@ def add_layers(commands):
     from keras_plm.experiments.flags import add_flags
 
     text = "compare choices of layers of a frozen encoder, and fine-tuning, on one task"
-    parser = commands.add_parser("layers", help=text, description=text)
+    parser = commands.add_parser(
+        "layers", help=text, description=f"{text}. `run --layers NAME` trains one choice."
+    )
     add_run_flags(parser)
     add_flags(parser, Run, [
         "reader", "pool", "learning_rates", "epochs", "batch_size", "dropout", "train_limit",

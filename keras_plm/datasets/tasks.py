@@ -15,7 +15,7 @@ from keras_plm.data.task import Example, Task, cut_dev_set, find_file
 from keras_plm.datasets.choices import CHOICE_TASKS
 from keras_plm.datasets.pairs import PAIR_TASKS
 from keras_plm.datasets.questions import SQUAD
-from keras_plm.files.opening import open_bytes
+from keras_plm.files.opening import open_bytes, similar
 from keras_plm.files.writing import write_text
 from keras_plm.heads import Classifier, Tagger
 from keras_plm.tokenizers import open_text
@@ -309,8 +309,10 @@ def checksum(path):
     """Returns the SHA-256 of a data file's content; a file and its `.gz` have the same."""
     path = Path(path)
     if not path.is_file():
-        kind = "This is a folder, name its files" if path.is_dir() else f"No file {path}"
-        raise ValueError(f"{kind}. Received: {str(path)!r}")
+        what = f"No file {path}.{similar(path)}"
+        if path.is_dir():
+            what = "This is a folder, name its files."
+        raise ValueError(f"{what} Received: {str(path)!r}")
     digest = hashlib.sha256()
     try:
         with open_bytes(path) as file:

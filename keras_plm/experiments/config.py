@@ -189,11 +189,9 @@ class Run:
         for name in self._changed(NEEDS):
             holds, words = CONDITIONS[NEEDS[name]]
             if not holds(self):
-                raise ValueError(
-                    f"`{name}` needs {words}. Received: "
-                    f"method={self.method!r}, reader={self.reader!r}, layers={self.layers!r}, "
-                    f"{name}={getattr(self, name)!r}"
-                )
+                given = dict.fromkeys(("method", "reader", "layers", name))
+                shown = ", ".join(f"{key}={getattr(self, key)!r}" for key in given)
+                raise ValueError(f"`{name}` needs {words}. Received: {shown}")
         if self.placement == "output" and not self.words:
             raise ValueError(
                 "With placement='output', the reader reads only word vectors: name their folder "

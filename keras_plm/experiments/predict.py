@@ -16,6 +16,7 @@ from keras_plm.data.task import Unlabelled
 from keras_plm.datasets.tasks import conll_column, is_conll
 from keras_plm.files.arrays import as_weight
 from keras_plm.files.json_files import check_shape
+from keras_plm.files.opening import similar
 from keras_plm.files.saveable import check_model_file, described_error
 from keras_plm.files.writing import write_text
 from keras_plm.heads import MultipleChoice, SpanFinder, Tagger
@@ -34,7 +35,9 @@ def open_model(path):
     """
     path = Path(path)
     if not path.exists():
-        raise ValueError(f"No file {path}: `run --save-model` writes one. Received: {str(path)!r}")
+        raise ValueError(
+            f"No file {path}: `run --save-model` writes one.{similar(path)} Received: {str(path)!r}"
+        )
     if not path.is_file() or path.suffix != ".keras":
         raise ValueError(
             "A fine-tuned model must be a .keras file of `run --save-model` or `model.save`. "

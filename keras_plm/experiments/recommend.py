@@ -180,13 +180,13 @@ def _is_at(choice, end):
     return len(rates) > 1 and choice.results[0].get("learning_rate") == end(rates)
 
 
-def _inseparable(alike, others):
+def _inseparable(alike, compared):
     """Returns a sentence on the choices that are not separable from the best one."""
-    apart = [other.name for other in others if other.name not in alike]
-    if not apart and len(others) > 1:
+    others = [name for name in compared if name not in alike]
+    if not others and len(alike) > 1:
         return "No other choice is separable from it."
-    if len(alike) > MANY and len(apart) <= MANY:
-        return f"Not separable from it: all but {', '.join(apart)}."
+    if len(alike) > MANY and len(others) <= MANY and None not in compared.values():
+        return f"Not separable from it: all but {', '.join(others)}."
     return f"Not separable from it: {', '.join(alike)}."
 
 
@@ -198,26 +198,31 @@ def recommendation(frozen, tuned=None):
         tuned: The `Choice` of fine-tuning, if it was done.
     """
     best, *others = ranked(frozen)
-    alike = []
-    for other in others:
-        apart = best.above(other)
-        if apart is None or apart.low <= 0 <= apart.high:
-            alike.append(other.name)
+    apart = {other.name: best.above(other) for other in others}
+    unknown = [name for name, found in apart.items() if found is None]
+    alike = [n for n, found in apart.items() if found is not None and found.low <= 0 <= found.high]
     words = f"Frozen features: use {best.name}, first on the dev set."
-    if others and not alike:
-        words += " Every other choice scores lower; the interval of the difference excludes zero."
+    if len(unknown) < len(others) and not alike:
+        which = "choice with an interval" if unknown else "choice"
+        words += f" Every other {which} scores lower; the interval of the difference excludes zero."
     elif alike:
-        words += f" {_inseparable(alike, others)}"
+        words += f" {_inseparable(alike, apart)}"
+    if unknown:
+        words += (
+            f" Without an interval: {', '.join(unknown)}; scores of single examples are missing or "
+            "replaced. Repeat the command to compute them."
+        )
     if min(len(choice.results) for choice in frozen) == 1:
         words += " One seed has no spread: run two or more."
     if tuned is None:
         return words
     taken = duration(tuned.seconds)
-    cost = f"{taken} for one training, compared with less than {LEAST} s"
+    share = "the share of one frozen choice in the common fit"
+    cost = f"{taken} for one training; less than {LEAST} s is {share}"
     if best.seconds >= LEAST:
         ratio = tuned.seconds / best.seconds
         shown = f"{ratio:.1f}" if ratio < 10 else f"{float(f'{ratio:.2g}'):,.0f}"
-        cost = f"about {shown} times the cost of one training ({taken})"
+        cost = f"{taken} for one training, about {shown} times {share}"
     apart: Difference | None = best.above(tuned)
     if apart is None:
         gain = 100 * (summary(tuned.results)[0] - summary(best.results)[0])

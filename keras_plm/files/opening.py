@@ -1,14 +1,19 @@
 """Opening of regular files for reading, with a bound on the expansion of compressed files."""
 
+import difflib
 import errno
 import gzip
 import io
+import itertools
 import os
 import stat
 from pathlib import Path
 
 # Text compresses to a fifth, tables to a twentieth.
 MOST_EXPANSION, EXPANSION_FROM = 50, 1 << 23
+
+MOST_ENTRIES = 1_000  # of a folder that is searched for a similar name
+ALIKE = 0.8  # least ratio of difflib for a suggested file or folder
 
 _KINDS = {
     stat.S_IFDIR: "a folder",
@@ -17,6 +22,25 @@ _KINDS = {
     stat.S_IFBLK: "a device",
     stat.S_IFSOCK: "a socket",
 }
+
+
+def similar(path, among=(), folders=False):
+    """Returns a sentence that suggests a similar name for a missing path; "" if there is none.
+
+    Args:
+        path: A `pathlib.Path`.
+        among: Other names to suggest.
+        folders: Whether to suggest folders next to the path instead of files.
+    """
+    try:
+        entries = list(itertools.islice(path.parent.iterdir(), MOST_ENTRIES))
+        names = sorted(e.name for e in entries if (e.is_dir() if folders else e.is_file()))
+    except (OSError, ValueError):
+        names = []
+    near = difflib.get_close_matches(path.name, names, n=1, cutoff=ALIKE)
+    close = [str(path.parent / name) for name in near]
+    close = close or difflib.get_close_matches(str(path), among, n=1)
+    return f" Did you mean {close[0]!r}?" if close else ""
 
 
 def check_file(path, description=""):
@@ -39,7 +63,7 @@ def check_file(path, description=""):
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise ValueError(f"No file {what}. Received: {os.fspath(path)!r}") from error
+        raise ValueError(f"No file {what}.{similar(path)} Received: {os.fspath(path)!r}") from error
     except OSError as error:  # a loop of links, or a folder without permission
         reason = "a loop of links" if error.errno == errno.ELOOP else error.strerror
         raise ValueError(f"{what} could not be opened. Received: {reason}") from error

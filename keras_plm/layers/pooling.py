@@ -266,7 +266,7 @@ class LayerChoice:
             raise ValueError(
                 "This encoder has too few layers for this choice: it has "
                 f"{f'layer_0 (embeddings) to layer_{count - 1}' if count > 1 else 'one, layer_0'}. "
-                f"Received: layers {self.first} to {self.last}"
+                f"Received: layers from {self.first} to {self.last}"
             )
         return list(range(first, last + 1))
 

@@ -47,9 +47,12 @@ def test_intervals_of_scores_by_layer():
     np.testing.assert_allclose([band.x0, band.x1], [60, 80])
     bold = [label.get_text() for label in axes.get_yticklabels() if label.get_weight() == "bold"]
     assert bold == ["last"]
-    assert axes.get_xlabel() == "F1\nbars: 95 % intervals; bold: best on the dev set"
-    figure = score_by_layer([*table[:1], TABLE[1]])  # not all rows have an interval
-    assert figure.axes[0].get_xlabel() == "score\nbars: ± deviation between seeds"
+    assert axes.get_xlabel() == "F1\nbars and band: 95 % intervals; bold: best on the dev set"
+    axes = score_by_layer([*table[:1], TABLE[1]]).axes[0]  # one row has no interval, and no bar
+    assert axes.get_xlabel() == "score\nbars: 95 % intervals"
+    ends = [segment[:, 0].tolist() for segment in axes.containers[0][2][0].get_segments()]
+    np.testing.assert_allclose(ends, [[40, 70], [60, 60]])
+    assert score_by_layer(TABLE).axes[0].get_xlabel() == "score\nbars: ± deviation between seeds"
     with pytest.raises(ValueError, match="among the layers.*Received: best='top'"):
         score_by_layer(table, best="top")
 

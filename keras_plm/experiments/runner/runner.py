@@ -181,7 +181,7 @@ class Runner:
         Raises:
             OSError: If the results or the model cannot be written; raised before training.
         """
-        name, model_file = self.result_name(run, seed), self._model_file(run, seed)
+        name, model_file = self.result_name(run, seed), self.model_file(run, seed)
 
         def done():
             found = self.result(run, seed)
@@ -353,7 +353,7 @@ class Runner:
         known, others = set(self._labels), [*self.examples["dev"], *self.examples["test"]]
         return [name for name in label_names(others) if name not in known]
 
-    def _model_file(self, run, seed):
+    def model_file(self, run: Run, seed: int = 0) -> Path | None:
         """Returns the path of a run's saved model; `None` without one. Only seed 0 has one."""
         if self.models is None or seed:
             return None

@@ -90,6 +90,14 @@ def test_bad_input_exits_with_one_line_and_code_2(flags, match, encoder, tmp_pat
     assert "Traceback" not in error and len(error.strip().splitlines()) == 1
 
 
+def test_unknown_flags_show_the_usage_of_the_command(capsys):
+    with pytest.raises(SystemExit):
+        main(["layers", "--task", "wikigold", "--encoder", "e", "--layers", "last"])
+    error = capsys.readouterr().err
+    assert error.startswith("usage: keras-plm layers [-h]")
+    assert error.endswith("error: unrecognized arguments: --layers last\n")
+
+
 @pytest.mark.parametrize(
     "flags, match",
     [

@@ -132,7 +132,7 @@ def test_figures_show_intervals_and_the_best_on_the_dev_set():
     ]
     results.append(result("fine_tune", "t", 0.7, 0))
     axes = layer_figure(results, "t", choice_of).axes[0]
-    assert "bars: 95 % intervals; bold" in axes.get_xlabel() and len(axes.patches) == 1
+    assert "bars and band: 95 % intervals; bold" in axes.get_xlabel() and len(axes.patches) == 1
     bold = [label.get_text() for label in axes.get_yticklabels() if label.get_weight() == "bold"]
     assert bold == ["layer_1"]  # not the best one on the evaluation split
     axes = layer_figure(results, "t").axes[0]

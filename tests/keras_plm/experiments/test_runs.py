@@ -377,7 +377,7 @@ def test_layers_command_runs_all_layer_choices(encoder, table, tmp_path, capsys)
     assert main([*flags, "--no-fine-tune", "--dev-limit", "5"]) == 0
     shown = capsys.readouterr().out
     assert "Fine-tuning was not run" in shown and " 5 in the dev set" in shown
-    assert " 2 labels in training: " in shown
+    assert " 2 labels (training examples, dev set, evaluation split): " in shown
     assert "the most frequent label, " in shown and "Warning" not in shown
 
 
@@ -386,17 +386,19 @@ def test_labels_are_described_with_warnings():
     labels = ["Good"] * 9 + ["good"] * 6 + ["bad"] * 4
     examples = {
         "train": [Example("a text", label) for label in labels],
+        "dev": [Example("a text", "good")],
         "test": [Example("a text", label) for label in ["Good", "bad", "bad", "good"]],
     }
     runner = types.SimpleNamespace(
         task=types.SimpleNamespace(metrics={"accuracy": accuracy}), examples=examples
     )
     assert describe_labels(runner) == [
-        "3 labels in training: Good 9, good 6, bad 4",
+        "3 labels (training examples, dev set, evaluation split): Good 9, 0, 1; good 6, 1, 1; "
+        "bad 4, 0, 2",
         "the most frequent label, 'Good', for every text of the evaluation split gives 25.0 "
         "accuracy",
-        "Warning: fewer than 5 training examples of bad. Add examples, or merge these labels with "
-        "others",
+        "Warning: fewer than 5 training examples of bad. The score tells little about these "
+        "labels: add examples, or merge them with others",
         "Warning: labels that differ only in case or spaces count as different: 'Good' and "
         "'good'. Write them alike if they mean the same",
     ]

@@ -21,12 +21,14 @@ class TestOpening:
         (tmp_path / "loop").symlink_to("loop")
         (tmp_path / "gone").symlink_to("nowhere")
         (tmp_path / "file").touch()
+        (tmp_path / "texts.csv").touch()
         for path, reason in (
             (tmp_path, "must be a regular file. Received: a folder"),
             (tmp_path / "pipe", "pipe must be a regular file. Received: a named pipe"),
             ("/dev/zero", "must be a regular file. Received: a device"),
             (tmp_path / "loop", "loop could not be opened. Received: a loop of links"),
-            (tmp_path / "gone", "No file .*gone"),
+            (tmp_path / "gone", "No file .*gone. Received"),
+            (tmp_path / "texts.cvs", r"No file .*Did you mean '\S*texts.csv'\?"),
             (tmp_path / "file" / "below", "No file .*below"),
             ("a\0b", "No file .*an impossible path"),
         ):
