@@ -47,10 +47,10 @@ def measure(comparison, repeats, rates, progress):
         progress: Called with a line of text.
 
     Returns:
-        `{name: {"per_second", "seconds", "ratios", "fraction_of_matrix_rate"}}`. A ratio is the
-        median over the repeats.
+        `{name: {"per_second", "first_seconds", "seconds", "ratios", "fraction_of_matrix_rate"}}`. A
+        ratio is the median over the repeats.
     """
-    seconds = time_in_turn(comparison, repeats, progress)
+    seconds, first = time_in_turn(comparison, repeats, progress)
     rows = {}
     for name, times in seconds.items():
         speed = comparison.amount / statistics.median(times)
@@ -61,6 +61,7 @@ def measure(comparison, repeats, rates, progress):
         }
         rows[name] = {
             "per_second": round(speed, 1),
+            "first_seconds": round(first[name], 1),
             "seconds": [round(t, 4) for t in times],
             "ratios": {peer: round(statistics.median(r), 3) for peer, r in ratios.items()},
         }
@@ -76,16 +77,22 @@ def measure(comparison, repeats, rates, progress):
 
 
 def time_in_turn(comparison, repeats, progress):
-    """Returns `{name: [seconds of the whole work in each repeat]}`, after two warm-up runs.
+    """Times the whole work of each implementation, after two warm-up runs.
 
     Each implementation runs once before the next repeat begins.
+
+    Returns:
+        `({name: [seconds of each repeat]}, {name: seconds of the first run})`. The first run
+        includes preparation and compilation.
     """
-    ready = {}
+    ready, first = {}, {}
     for name, prepare in comparison.implementations.items():
         progress(f"  warming up {name}")
+        start = time.perf_counter()
         try:
             run = prepare()
             run()
+            first[name] = time.perf_counter() - start
             run()
         except ImportError as error:
             progress(f"  {name} left out: {error}")
@@ -99,7 +106,7 @@ def time_in_turn(comparison, repeats, progress):
             run()
             elapsed = time.perf_counter() - start
             seconds[name].append(elapsed / comparison.fractions.get(name, 1))
-    return seconds
+    return seconds, first
 
 
 def matrix_rates():

@@ -32,7 +32,7 @@ from keras_plm.layers.lstm import LSTM, CarriedStates, LSTMStack, ProjectedLSTM,
 from keras_plm.layers.multi_head_attention import MultiHeadAttention
 from keras_plm.layers.pooling import POOLINGS, LayerChoice, Pooling, ScalarMix
 from keras_plm.layers.sampled_softmax import SampledSoftmax, expected_counts, log_uniform_words
-from keras_plm.layers.transformer import TransformerStack, recompute_blocks
+from keras_plm.layers.transformer import TransformerStack, compile_blocks, recompute_blocks
 from keras_plm.layers.transformer_block import FeedForward, TransformerBlock
 
 __all__ = [
@@ -66,6 +66,7 @@ __all__ = [
     "TransformerBlock",
     "TransformerStack",
     "combine_masks",
+    "compile_blocks",
     "expected_counts",
     "log_uniform_words",
     "masked_softmax",

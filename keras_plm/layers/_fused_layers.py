@@ -5,6 +5,8 @@ Each layer holds the weights of a pure function of arrays: `dense`, `layer_norm`
 """
 
 import functools
+import inspect
+import warnings
 from collections.abc import Callable
 
 import keras
@@ -14,6 +16,7 @@ from keras_plm.files.sequences import Tensor
 
 STEPS = 1 << 16  # values of the 16 random bits of an element
 WIDE = 1 << 14  # outputs as wide as a vocabulary, see `add_bias`
+_FAILED = set()  # functions and settings that could not be compiled, see `run_compiled`
 
 
 @keras.saving.register_keras_serializable("keras_plm")
@@ -89,13 +92,19 @@ def dropout(inputs, rate, seed=None):
     dropped = min(max(round(rate * STEPS), 1), STEPS - 1)
     if backend == "jax":
         keep = _jax_keep(inputs, dropped, seed)
-    elif inputs.device.type == "cpu":
+    elif inputs.device.type == "cpu" and not _is_compiling():
         keep = _torch_keep(inputs, dropped, seed)
     else:
         return _torch_dropout(inputs, rate, seed)
     # Two products, because 1 / (1 - rate) rounded into a half-precision mask would
     # change every output by up to 0.2 %.
     return inputs * keep * (STEPS / (STEPS - dropped))
+
+
+def _is_compiling():
+    import torch
+
+    return torch.compiler.is_compiling()
 
 
 def _tf_dropout(inputs, rate, seed):
@@ -163,6 +172,73 @@ def recomputed(function, arrays):
         return function(keras.tree.pack_sequence_as(arrays, values))
 
     return keras.remat(run)(*(x for x, is_fixed in zip(flat, fixed, strict=True) if not is_fixed))
+
+
+def check_compiles_blocks():
+    """Raises a ValueError unless the backend starts each operation from Python, as torch does."""
+    if keras.backend.backend() != "torch":
+        raise ValueError(
+            "Blocks are compiled under torch; JAX and TensorFlow compile the whole step, see "
+            "`jit_compile` of `model.compile`. "
+            f"Received: KERAS_BACKEND={keras.backend.backend()}"
+        )
+
+
+def run_compiled(function, arrays, seeds, options, remat=False):
+    """Calls the program of a pure function, or the function if it could not be compiled.
+
+    Eager torch starts each operation from Python; a program of `torch.compile` has a few kernels.
+    All blocks of a stack share it, so that a deep stack compiles as fast as a shallow one.
+
+    Args:
+        function: `function(*arrays, seeds=seeds, **options)`.
+        arrays: A tuple of structures of arrays or `None`.
+        seeds: A dict of seeds, or `None`.
+        options: A dict of settings. Each has its own programs: one for the first shape and one for
+            all others, for inputs with and without a gradient.
+        remat: If True, recompute the function for the gradient.
+
+    Raises:
+        ValueError: See `check_compiles_blocks`.
+    """
+    check_compiles_blocks()
+
+    def call(arrays):
+        return _call_program(function, *arrays, seeds=seeds, options=options)
+
+    return recomputed(call, arrays) if remat else call(arrays)
+
+
+def _call_program(function, *arrays, seeds, options):
+    import torch
+
+    kind = function, tuple(sorted(options.items()))
+    if kind in _FAILED:
+        return function(*arrays, seeds=seeds, **options)
+    try:
+        return _program(*kind)(*arrays, seeds=seeds, **options)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        outputs = function(*arrays, seeds=seeds, **options)  # raises the function's own errors
+        _FAILED.add(kind)
+        reason = str(error).strip().splitlines()
+        warnings.warn(
+            "Blocks run uncompiled from now on: torch could not compile them. Received: "
+            f"{reason[0] if reason else type(error).__name__:.300}",
+            stacklevel=2,
+        )
+        return outputs
+
+
+@functools.cache
+def _program(function, settings):
+    """Compiles a function; `settings` keep the programs apart, up to torch's limit for each."""
+    import torch
+
+    alone = {"isolate_recompiles": True}
+    known = alone.keys() <= inspect.signature(torch.compile).parameters.keys()
+    return torch.compile(function, fullgraph=True, **(alone if known else {}))
 
 
 @keras.saving.register_keras_serializable("keras_plm")

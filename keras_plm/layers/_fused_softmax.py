@@ -67,13 +67,14 @@ def scaled_scores(query, key, mask=None):
     return scores.view(batch, heads, steps, -1)
 
 
-def fused_attention(query, key, value, mask=None):
+def fused_attention(query, key, value, mask=None, dropout_rate=0.0):
     """Computes scaled dot-product attention with the backend's kernel.
 
     Args:
         query: (B, T, N, H).
         key, value: (B, S, N, H).
         mask: Boolean, broadcastable to (B, N, T, S), True where t may attend to s; or `None`.
+        dropout_rate: Fraction of the attention weights to drop, see `kernel_drops`.
 
     Returns:
         (B, T, N, H).
@@ -90,7 +91,21 @@ def fused_attention(query, key, value, mask=None):
         mask = additive_mask(mask, query.dtype)
     query, key, value = (x.transpose(1, 2) for x in (query, key, value))
     attend = torch.nn.functional.scaled_dot_product_attention
-    return attend(query, key, value, attn_mask=mask).transpose(1, 2)
+    return attend(query, key, value, attn_mask=mask, dropout_p=dropout_rate).transpose(1, 2)
+
+
+def kernel_drops(query, seed):
+    """Returns whether `fused_attention` can apply dropout to the attention weights.
+
+    torch's kernels for GPUs draw the numbers within the kernel, from the global generator, and
+    never store the weights. On a CPU torch has no such kernel; that of JAX takes no dropout.
+
+    Args:
+        query: (B, T, N, H).
+        seed: Seed of the dropout; on torch, `None` means the global generator.
+    """
+    on_torch = keras.backend.backend() == "torch"
+    return on_torch and seed is None and query.device.type == "cuda"
 
 
 def fused_is_slow(query, key, training):
@@ -122,6 +137,8 @@ def fused_is_slow(query, key, training):
 def _full_float32():
     import torch
 
+    if torch.compiler.is_compiling():  # the compiler fuses plain products with their softmax
+        return False
     try:
         return torch.get_float32_matmul_precision() == "highest"
     except RuntimeError:  # another precision, set by `torch.backends.mkldnn.matmul`

@@ -14,6 +14,7 @@ from keras_plm.layers._fused_layers import Dense, Dropout, dense, dropout
 from keras_plm.layers._fused_softmax import (
     fused_attention,
     fused_is_slow,
+    kernel_drops,
     scaled_scores,
     write_cache,
 )
@@ -55,8 +56,8 @@ def multi_head_attention(
         A = softmax(Q K^T / sqrt(H) + M),  M = 0 where the mask is True, else a low floor,
         output = concat_heads(dropout(A) V) W_O + b_O.
 
-    The backend's fused kernel computes the same without A. It is used unless A is returned or has
-    dropout, or matrix products are faster.
+    The backend's fused kernel computes the same without A. It is used unless A is returned, has
+    dropout that the kernel does not apply (see `kernel_drops`), or matrix products are faster.
 
     Reference: Vaswani et al. 2017, arXiv 1706.03762, section 3.2.
 
@@ -91,12 +92,13 @@ def multi_head_attention(
     mask = None if mask is None else mask[:, None]  # (B, 1, T, S)
     drops = training and dropout_rate > 0
     attention = None
-    if return_weights or drops or fused_is_slow(query, key, training):
+    explicit = return_weights or (drops and not kernel_drops(query, seed))
+    if explicit or fused_is_slow(query, key, training):
         attention = attention_weights(query, key, mask)
         dropped = dropout(attention, dropout_rate, seed) if drops else attention
         context = weighted_sum(dropped, value)  # (B, T, N, H)
     else:
-        context = fused_attention(query, key, value, mask)
+        context = fused_attention(query, key, value, mask, dropout_rate if drops else 0.0)
     width = num_heads * context.shape[-1]
     merged = ops.reshape(context, (-1, ops.shape(context)[1], width))  # (B, T, D)
     return AttentionOutput(
@@ -108,7 +110,7 @@ def multi_head_attention(
 
 def project(weights, inputs):
     """Computes `x W + b`; `weights` are arguments of `dense` or a function of the inputs."""
-    return weights(inputs) if callable(weights) else dense(inputs, **weights)
+    return dense(inputs, **weights) if isinstance(weights, dict) else weights(inputs)
 
 
 def split_heads(x, num_heads):
@@ -168,7 +170,7 @@ class MultiHeadAttention(keras.layers.Layer):
         num_heads: Number of heads N; must divide `hidden_dim`.
         hidden_dim: Width D of the projections and of the output.
         dropout: Fraction of the attention weights dropped in training. Training then uses the
-            explicit path instead of the fused kernel.
+            explicit path instead of the fused kernel, except on a GPU under torch.
         use_bias: If False, the projections have no biases, as in the original Transformer.
         kernel_initializer: Initializer of all kernels.
 

@@ -8,7 +8,7 @@ from keras import ops
 
 from keras_plm.files.private_apis import every_layer
 from keras_plm.files.sequences import Tensor
-from keras_plm.layers._fused_layers import LayerNormalization
+from keras_plm.layers._fused_layers import LayerNormalization, check_compiles_blocks
 from keras_plm.layers.transformer_block import TransformerBlock
 
 
@@ -29,6 +29,8 @@ class TransformerStack(keras.layers.Layer):
             the gradient. It takes a third more time; memory hardly grows with L, except on JAX's
             CPU. Set it before training; files do not contain it. Chen et al. 2016, arXiv
             1604.06174.
+        compiled: If True, all blocks share one program of `torch.compile`, see `compile_blocks`.
+            Files do not contain it.
 
     Call arguments:
         inputs: (B, T, D), the embeddings.
@@ -69,6 +71,7 @@ class TransformerStack(keras.layers.Layer):
         self.supports_masking = True
         self.num_layers = num_layers
         self.remat = False
+        self.compiled = False
         self.block_options = {
             "num_heads": num_heads,
             "hidden_dim": hidden_dim,
@@ -120,6 +123,7 @@ class TransformerStack(keras.layers.Layer):
                 source=source,
                 source_mask=source_mask,
                 remat=self.remat,
+                compiled=self.compiled,
                 training=training,
             )
             layers.append(output)
@@ -238,6 +242,41 @@ class TransformerStack(keras.layers.Layer):
         }
 
 
+def compile_blocks(model: keras.Model) -> None:
+    """Sets `compiled` in every `TransformerStack` of a model.
+
+    All blocks of a stack then share one program of `torch.compile`, in training and inference. It
+    has a few kernels instead of some dozens of operations that Python starts one by one. Results
+    agree to rounding, except that dropout draws other random numbers.
+
+    Each new kind of call (training, evaluation, a second shape) compiles for some seconds; after
+    the second shape the program takes any shape. The program suits GPUs; on a CPU it may be slower
+    than the uncompiled block. If it cannot be compiled, a warning says so and the blocks run
+    uncompiled.
+
+    Args:
+        model: A model with Transformer blocks.
+
+    Raises:
+        ValueError: If the model has no `TransformerStack`; or under JAX and TensorFlow, which
+            compile whole steps.
+
+    >>> from keras_plm.layers import TransformerStack
+    >>> x = keras.Input((3, 4))
+    >>> stack = TransformerStack(num_layers=1, num_heads=2, hidden_dim=4, intermediate_dim=8)
+    >>> try:
+    ...     compile_blocks(keras.Model(x, stack(x)))
+    ... except ValueError as error:  # under JAX and TensorFlow
+    ...     print(str(error)[:32])
+    ... else:
+    ...     print("Blocks are compiled under torch;")
+    Blocks are compiled under torch;
+    """
+    check_compiles_blocks()
+    for stack in _stacks(model, "compile"):
+        stack.compiled = True
+
+
 def recompute_blocks(model: keras.Model) -> None:
     """Sets `remat` in every `TransformerStack` of a model.
 
@@ -254,11 +293,14 @@ def recompute_blocks(model: keras.Model) -> None:
     >>> stack.remat
     True
     """
+    for stack in _stacks(model, "recompute: leave `remat` out"):
+        stack.remat = True
+
+
+def _stacks(model, purpose):
     found = [layer for layer in every_layer(model) if isinstance(layer, TransformerStack)]
     if not found:
         raise ValueError(
-            "Only a Transformer has blocks to recompute: leave `remat` out. "
-            f"Received: {type(model).__name__}"
+            f"Only a Transformer has blocks to {purpose}. Received: {type(model).__name__}"
         )
-    for stack in found:
-        stack.remat = True
+    return found

@@ -16,6 +16,7 @@ from keras_plm.layers._fused_layers import (
     dropout,
     layer_norm,
     recomputed,
+    run_compiled,
 )
 from keras_plm.layers.attention import check_masks, visible
 from keras_plm.layers.multi_head_attention import (
@@ -162,6 +163,13 @@ def transformer_block(
     return BlockOutput(x, attended.weights, source_weights, attended.cache)
 
 
+def block_output(weights, inputs, mask, source, source_mask, *, seeds=None, **options):
+    """Computes the output of `transformer_block`, (B, T, D), from arrays by position."""
+    return transformer_block(
+        weights, inputs, mask, source, source_mask, seeds=seeds, **options
+    ).sequence
+
+
 def feed_forward(weights, inputs, activation):
     """Computes `W_2 f(W_1 x + b_1) + b_2`, (B, T, D) -> (B, T, D), as a pure function of arrays.
 
@@ -282,6 +290,7 @@ class TransformerBlock(keras.layers.Layer):
         source: (B, S, D_source), the sequence that cross-attention reads.
         source_mask: (B, S), True at real source positions.
         remat: If True, training keeps only the inputs and recomputes the rest for the gradient.
+        compiled: If True, the block runs as a program of `torch.compile`; under torch only.
 
     Returns:
         (B, T, D).
@@ -378,6 +387,7 @@ class TransformerBlock(keras.layers.Layer):
         source: Tensor | None = None,
         source_mask: Tensor | None = None,
         remat: bool = False,
+        compiled: bool = False,
         training: bool | None = None,
         mask: Tensor | None = None,
     ) -> Tensor:
@@ -385,14 +395,17 @@ class TransformerBlock(keras.layers.Layer):
         padding_mask = mask if padding_mask is None else padding_mask
         mask = visible(inputs, inputs, padding_mask, attention_mask, causal)
         source_mask = None if source is None else visible(inputs, source, source_mask)
-        options = self._options(training)
+        options, remat = self._options(training), remat and training
+        if compiled:
+            arrays = self.arrays(), inputs, mask, source, source_mask
+            return run_compiled(block_output, arrays, options.pop("seeds", None), options, remat)
 
         def block(arrays):
             weights, inputs, source = arrays
-            return transformer_block(weights, inputs, mask, source, source_mask, **options).sequence
+            return block_output(weights, inputs, mask, source, source_mask, **options)
 
         arrays = self.arrays(), inputs, source
-        return recomputed(block, arrays) if remat and training else block(arrays)
+        return recomputed(block, arrays) if remat else block(arrays)
 
     def compute_output_spec(
         self,
@@ -403,6 +416,7 @@ class TransformerBlock(keras.layers.Layer):
         source: keras.KerasTensor | None = None,
         source_mask: keras.KerasTensor | None = None,
         remat: bool = False,
+        compiled: bool = False,
         training: bool | None = None,
         mask: keras.KerasTensor | None = None,
     ) -> keras.KerasTensor:

@@ -409,14 +409,21 @@ def test_pretraining_on_a_gpu_is_timed_against_its_peer(tmp_path, monkeypatch, c
     for name in ("gpu_bert", "gpu_gpt", "gpu_elmo"):
         without = dataclasses.replace(MEASUREMENTS[name], check=None)
         monkeypatch.setitem(MEASUREMENTS, name, without)
-    monkeypatch.setattr(torch, "compile", lambda model: model)
+    monkeypatch.setattr(torch, "compile", lambda model, **options: model)
     results, table = timed(tmp_path, ["--suite", "gpu", "--repeats", "1", "--steps", "1"])
-    assert list(results)[:2] == ["pre-train BERT base, 2x16", "pre-train GPT base, 2x16"]
+    assert list(results)[:2] == [
+        "pre-train BERT base with dropout, 2x16", "pre-train GPT base with dropout, 2x16"
+    ]  # fmt: skip
     for work in list(results.values())[:2]:
         ours = work["implementations"][speed_gpu.OURS_HALF]
         assert ours["ratios"].keys() == {speed_gpu.EAGER, speed_gpu.COMPILED}
+        compiled = work["implementations"][speed_gpu.OURS_COMPILED]
+        assert compiled["ratios"].keys() == {*ours["ratios"], speed_gpu.OURS_HALF}
+        assert compiled["first_seconds"] > 0
         assert ours["fraction_of_matrix_rate"] >= 0
-    assert "| pre-train BERT base, 2x16, bfloat16: tokens | transformers, sdpa |" in table
+    assert (
+        "| pre-train BERT base with dropout, 2x16, bfloat16: tokens | transformers, sdpa |" in table
+    )
     assert "pre-train ELMo 6/4, 2x5" in results
 
 

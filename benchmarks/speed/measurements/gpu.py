@@ -2,8 +2,8 @@
 
 The peer is `transformers` with torch's fused attention (`sdpa`), a fused AdamW and bfloat16, eager
 and compiled by `torch.compile`. It runs in the same process. Under JAX,
-`XLA_PYTHON_CLIENT_PREALLOCATE=false` leaves memory for it. There is no dropout, because `sdpa` and
-our kernels draw different random numbers. The measurement is about matrix products.
+`XLA_PYTHON_CLIENT_PREALLOCATE=false` leaves memory for it. Both sides have the default dropout,
+also of the attention weights. Ours runs as it is, on torch also with `compile_blocks`.
 
 Shapes: B rows, T tokens, D width.
 """
@@ -21,11 +21,14 @@ from benchmarks.speed.measurements import elmo as speed_elmo
 from benchmarks.speed.measurements import gpt as speed_gpt
 from benchmarks.speed.measurements.bert import OURS_HALF, VOCABULARY
 from benchmarks.speed.registry import Suite, measurement
+from keras_plm.layers import compile_blocks
 from keras_plm.models import BERT, BERT_SIZES, GPT, GPT_SIZES
 from keras_plm.pretraining import CausalLM, MaskedLM
 from keras_plm.training.optimizers import BertAdamW
 
 EAGER, COMPILED = "transformers, sdpa", "transformers, sdpa, compiled"
+OURS_COMPILED = f"{OURS_HALF}, compiled blocks"
+DROPOUT = 0.1
 SHAPES = ((128, 128), (32, 512))  # B, T: 16,384 tokens a step
 SIDE = 8192  # of the square matrices for the GPU's matrix rate
 
@@ -80,11 +83,13 @@ gpu_measurement = functools.partial(
 
 
 def cases_of(name, settings):
+    arguments = [(s, rows, length) for s in settings.sizes.split(",") for rows, length in SHAPES]
     return {
-        f"pre-train {name} {size}, {rows}x{length}": {"size": size, "rows": rows, "length": length}
-        for size in settings.sizes.split(",")
-        for rows, length in SHAPES
-    }
+        f"pre-train {name} {size} with dropout, {rows}x{length}": {
+            "size": size, "rows": rows, "length": length,
+        }
+        for size, rows, length in arguments
+    }  # fmt: skip
 
 
 def peer_steps(model, batch, steps, compiled):
@@ -116,7 +121,11 @@ def _comparison(settings, ours, peer, batch, flops):
         COMPILED: lambda: peer_steps(peer(), batch, settings.steps, True),
         OURS_HALF: ours,
     }
-    amount, peers = rows * length * settings.steps, {OURS_HALF: (EAGER, COMPILED)}
+    peers = {OURS_HALF: (EAGER, COMPILED)}
+    if keras.backend.backend() == "torch":
+        implementations[OURS_COMPILED] = lambda: ours(compiled=True)
+        peers[OURS_COMPILED] = (EAGER, COMPILED, OURS_HALF)
+    amount = rows * length * settings.steps
     return Comparison(implementations, amount, peers, flops, frozenset(implementations))
 
 
@@ -128,15 +137,17 @@ def gpu_bert(settings, inputs, size, rows, length):
     rng = np.random.default_rng(settings.seed)
     x, words, labels = speed_bert.masked_rows(rows, length, rng)
 
-    def ours():
-        encoder = BERT(VOCABULARY, **BERT_SIZES[size], dropout=0.0, dtype="mixed_bfloat16")
+    def ours(compiled=False):
+        encoder = BERT(VOCABULARY, **BERT_SIZES[size], dropout=DROPOUT, dtype="mixed_bfloat16")
         model = MaskedLM(encoder, next_sentence=False)
+        if compiled:
+            compile_blocks(model)
         model.compile(BertAdamW(1e-4), weighted_metrics=[])
         return speed_bert.fit_steps(model, x, {"masked_lm": words}, settings.steps)
 
     def peer():
         config = speed_bert.peer_config(size)
-        config.hidden_dropout_prob = config.attention_probs_dropout_prob = 0.0
+        config.hidden_dropout_prob = config.attention_probs_dropout_prob = DROPOUT
         config._attn_implementation = "sdpa"
         return transformers.BertForMaskedLM(config)
 
@@ -149,25 +160,39 @@ def gpu_bert(settings, inputs, size, rows, length):
 
 @gpu_measurement(cases=functools.partial(cases_of, "GPT"))
 def gpu_gpt(settings, inputs, size, rows, length):
-    """Training steps on the next token of full windows."""
+    """Training steps on the next token of full windows, for blocks as in GPT-2."""
+    import transformers
+
     vocabulary, s = speed_gpt.VOCABULARY, GPT_SIZES[size]
     rng = np.random.default_rng(settings.seed)
     ids = rng.integers(0, vocabulary, (rows, length + 1)).astype("int32")
     x = {"token_ids": ids[:, :-1], "padding_mask": np.ones((rows, length), bool)}
     x["target_ids"] = ids[:, 1:]
 
-    def ours():
-        encoder = GPT(vocabulary, **s, dropout=0.0, dtype="mixed_bfloat16")
+    def ours(compiled=False):
+        encoder = GPT(vocabulary, **s, pre_norm=True, dropout=DROPOUT, dtype="mixed_bfloat16")
         model = CausalLM(encoder)
+        if compiled:
+            compile_blocks(model)
         model.compile(BertAdamW(1e-4, bias_correction=True), weighted_metrics=[])
         return speed_bert.fit_steps(model, x, ids[:, 1:], settings.steps)
+
+    def peer():
+        # `OpenAIGPTLMHeadModel` has no fused attention.
+        config = transformers.GPT2Config(
+            vocab_size=vocabulary, n_positions=length, n_layer=s["num_layers"],
+            n_head=s["num_heads"], n_embd=s["hidden_dim"], n_inner=s["intermediate_dim"],
+            resid_pdrop=DROPOUT, embd_pdrop=DROPOUT, attn_pdrop=DROPOUT,
+        )  # fmt: skip
+        config._attn_implementation = "sdpa"
+        return transformers.GPT2LMHeadModel(config)
 
     batch = {"input_ids": ids[:, :-1], "labels": ids[:, :-1]}
     width, inner = s["hidden_dim"], s["intermediate_dim"]
     # Causal attention needs half of the pairs, but the kernels compute all products.
     block = 2 * (4 * width * width + 2 * width * inner) + 4 * length * width
     flops = 3 * (s["num_layers"] * block + 2 * width * vocabulary)
-    return _comparison(settings, ours, lambda: speed_gpt.peer(size, 0.0), batch, flops)
+    return _comparison(settings, ours, peer, batch, flops)
 
 
 @gpu_measurement(cases=functools.partial(speed_elmo.cases_of, "pre-train ELMo"))

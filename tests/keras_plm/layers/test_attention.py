@@ -293,6 +293,25 @@ class TestMultiHead:
         first, second = layer(query=x, causal=True), layer(query=other, causal=True)
         assert_close(to_numpy(first)[:, :3], to_numpy(second)[:, :3])
 
+    @pytest.mark.split_to("torch")
+    @pytest.mark.skipif(keras.backend.backend() != "torch", reason="only torch's kernel drops")
+    def test_dropout_of_the_kernel_has_the_mean_of_the_explicit_path(self, monkeypatch):
+        module = "keras_plm.layers.multi_head_attention"
+        monkeypatch.setattr(f"{module}.kernel_drops", lambda query, seed: True)
+        monkeypatch.setattr(f"{module}.fused_is_slow", lambda *_: False)
+        layer, rows = self.layer(dropout=0.3), 4000
+        x, padding = np.repeat(normal(1, S, 5), rows, axis=0), np.arange(S)[None] < 4
+        plain = to_numpy(layer(query=x[:1], padding_mask=padding))
+        padding = np.repeat(padding, rows, axis=0)
+        dropped = to_numpy(layer(query=x, padding_mask=padding, training=True))
+        deviation = dropped.std(axis=0)
+        assert deviation.min() > 0.01
+        # The mean of the rows is within six standard errors.
+        assert (np.abs(dropped.mean(axis=0) - plain[0]) < 6 * deviation / rows**0.5).all()
+        monkeypatch.undo()
+        explicit = to_numpy(layer(query=x, padding_mask=padding, training=True))
+        np.testing.assert_allclose(explicit.std(axis=0), deviation, rtol=0.15)
+
     def test_dropout_is_active_in_training_only(self):
         x = normal(B, S, 5)
         layer = self.layer(dropout=0.5)
