@@ -2,7 +2,16 @@
 
 from keras_plm.metrics.classification import accuracy, f1, matthews_correlation, word_accuracy
 from keras_plm.metrics.conlleval import SpanF1, span_f1, span_scores, spans
+from keras_plm.metrics.coreference import (
+    b_cubed,
+    ceaf,
+    conll_coreference_f1,
+    coreference_scores,
+    lea,
+    muc,
+)
 from keras_plm.metrics.correlation import pearson_correlation, spearman_correlation
+from keras_plm.metrics.semantic_roles import role_f1, role_scores, roles
 from keras_plm.metrics.squad import (
     normalize_answer,
     squad_exact_match,
@@ -16,12 +25,21 @@ __all__ = [
     "SpanF1",
     "accuracy",
     "are_spans",
+    "b_cubed",
     "bleu",
     "bleu_signature",
+    "ceaf",
+    "conll_coreference_f1",
+    "coreference_scores",
     "f1",
+    "lea",
     "matthews_correlation",
+    "muc",
     "normalize_answer",
     "pearson_correlation",
+    "role_f1",
+    "role_scores",
+    "roles",
     "span_f1",
     "span_scores",
     "spans",
