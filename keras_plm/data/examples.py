@@ -25,6 +25,8 @@ def batches(
     both_orders: bool = False,
     word_character_ids: bool = False,
     pair_positions: bool = False,
+    predicate_marks: bool = False,
+    mark_segments: bool = False,
     scores: bool = False,
     max_length: int | None = None,
     training: bool = True,
@@ -54,6 +56,10 @@ def batches(
             of each word, see `tokenizers.characters.encode_characters`.
         pair_positions: If True, `x` also holds `first_positions` and `second_positions`, the words
             of each of two texts, see `pair_positions.PairPositions`.
+        predicate_marks: If True, `x` also holds `predicate_marks` (B, T), 1 at the predicate of the
+            example and 0 at its other words.
+        mark_segments: If True, `segment_ids` are 1 at the tokens of the predicate and 0 elsewhere,
+            where the tokenizer returns them; needs `predicate_marks`.
         scores: If True, `labels` are the lowest and highest score, and targets are fractions of
             this range. Without `training`, scores may lie outside the range.
         max_length: Largest number of tokens of a row, at most the encoder's `max_sequence_length`.
@@ -102,6 +108,8 @@ def batches(
             word_character_ids,
             pair_positions,
             training,
+            predicate_marks,
+            mark_segments,
         )
         source.few_shapes = not training
     made = Batches(

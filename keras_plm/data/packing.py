@@ -45,7 +45,7 @@ class PackedExamples:
     Args:
         examples: A list of `Example`, of texts or of lists of words.
         tokenizer, labels, max_length, words, word_tokenizer, joint_pairs, both_orders, scores,
-        word_character_ids, pair_positions: As in `batches`.
+        word_character_ids, pair_positions, predicate_marks, mark_segments: As in `batches`.
         training: If False, labels that are not among `labels` have the id -1.
 
     Attributes:
@@ -85,6 +85,8 @@ class PackedExamples:
         word_character_ids: bool = False,
         pair_positions: bool = False,
         training: bool = True,
+        predicate_marks: bool = False,
+        mark_segments: bool = False,
     ):
         examples = as_texts(examples, "examples")
         if not examples:
@@ -120,6 +122,10 @@ class PackedExamples:
             self.words = self.row_words.counts.sum(axis=1)
         if pair_positions:
             self._pair_positions = self.row_words.pair_positions(self.lengths)
+        self._predicates, self._mark_segments = None, mark_segments
+        if predicate_marks:
+            found = _predicates(examples)[self.examples_of] - np.array(first_words)
+            self._predicates = np.where((found >= 0) & (found < self.words), found, -1)
         self.targets, self.tags = None, False
         ids = target_ids(examples, labels, scores, training)
         if ids is not None:
@@ -158,6 +164,8 @@ class PackedExamples:
             x = {name: np.stack([p[name] for p in parts], axis=1) for name in x}  # (B, P, T, ...)
         if self.row_words is not None:
             x |= self.row_words.arrays(rows, length)
+        if self._predicates is not None:
+            x |= self._marks(x, rows, length)
         if self._pair_positions is not None:
             sizes = few_lengths(length) if self.few_shapes else None
             x |= self._pair_positions.arrays(rows, length, sizes)
@@ -168,6 +176,21 @@ class PackedExamples:
         y = stack_padded([self.targets[row] for row in rows], length)
         weights = (np.arange(length) < self.words[rows][:, None]).astype("float32")
         return x, y, weights
+
+    def _marks(self, x, rows, length):
+        """Returns `predicate_marks`, and `segment_ids` with 1 at the predicate if requested."""
+        predicates = self._predicates[rows][:, None]  # -1 if another window has it
+        marks = {"predicate_marks": (np.arange(length) == predicates).astype("int32")}
+        if self._mark_segments and "segment_ids" in x:
+            first = self.encoded.starts[rows]
+            words = [
+                self.encoded.word_ids[begin : begin + count]
+                for begin, count in zip(first, self.lengths[rows], strict=True)
+            ]
+            of_predicate = stack_padded(words, length, -1) == predicates
+            of_predicate &= predicates >= 0
+            marks["segment_ids"] = of_predicate.astype(x["segment_ids"].dtype)
+        return marks
 
 
 class RowWords:
@@ -309,6 +332,17 @@ def _all_or_none(examples, name, called):
             f"Received: example {found.index(None)} without"
         )
     return found
+
+
+def _predicates(examples):
+    """Returns the index of the predicate of each example; raises if one has none."""
+    found = [getattr(example, "predicate", None) for example in examples]
+    if None in found or isinstance(examples[0].text, str):
+        raise ValueError(
+            "Roles belong to a predicate: give `Example(words, tags, predicate=index)`. "
+            f"Received: example {found.index(None) if None in found else 0} without"
+        )
+    return np.array(found)
 
 
 def words_of(examples, tokenizer, max_length=None):

@@ -30,6 +30,7 @@ class Example:
             without an answer. `None` for other labels.
         id: Id of the example in files of predictions, or `None`.
         lines: Line of each word in the file, for error messages.
+        predicate: Index of the word whose semantic roles the tags mark, or `None`.
 
     >>> example = Example(["Ada", "sings"], ["B-PER", "O"])
     >>> example.text, example.label, example.pair
@@ -45,6 +46,7 @@ class Example:
     starts: Sequence[int] | None = None
     id: str | None = None
     lines: Sequence[int] | None = field(default=None, compare=False, repr=False)
+    predicate: int | None = None
 
     def __post_init__(self):
         for name in ("text", "label", "choices", "starts"):
@@ -54,6 +56,7 @@ class Example:
                     value = as_list(value, name)
             object.__setattr__(self, name, value)
         tags, where = self.label, f"{self.where}: " if self.where else ""
+        self._check_predicate(where)
         if isinstance(self.choices, str):
             raise ValueError(
                 f"{where}`choices` must be a list of texts. Received: {self.choices!r:.60}"
@@ -72,6 +75,18 @@ class Example:
             raise ValueError(
                 f"{where}Every word needs one tag. "
                 f"Received: {len(self.text)} words and {len(tags)} tags, {self.text!r:.60}"
+            )
+
+    def _check_predicate(self, where):
+        if self.predicate is None:
+            return
+        words = None if isinstance(self.text, str) else len(self.text)
+        whole = isinstance(self.predicate, numbers.Integral)
+        if words is None or not whole or not 0 <= self.predicate < words:
+            raise ValueError(
+                f"{where}`predicate` must be the index of a word in a list of words. Received: "
+                f"predicate={self.predicate!r} of "
+                + (f"the text {self.text!r:.60}" if words is None else f"{words} words")
             )
 
     def _check_answers(self, where):
@@ -105,7 +120,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Unlabelled:
-    """A text, or a pair of texts, without a label; `where` and `lines` are as in `Example`."""
+    """A text, or a pair of texts, without a label; other fields are as in `Example`."""
 
     text: str | list
     pair: str | None = None
@@ -113,6 +128,7 @@ class Unlabelled:
     choices: list | None = None
     where: str = ""
     lines: Sequence[int] | None = None
+    predicate: int | None = None
 
 
 @dataclass(frozen=True)

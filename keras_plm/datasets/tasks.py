@@ -15,6 +15,7 @@ from keras_plm.data.task import Example, Task, cut_dev_set, find_file
 from keras_plm.datasets.choices import CHOICE_TASKS
 from keras_plm.datasets.pairs import PAIR_TASKS
 from keras_plm.datasets.questions import SQUAD
+from keras_plm.datasets.semantic_roles import ROLE_TASKS
 from keras_plm.files.opening import open_bytes, similar
 from keras_plm.files.writing import write_text
 from keras_plm.heads import Classifier, Tagger
@@ -207,7 +208,7 @@ TASKS = {
             "CC BY-SA 4.0",
         ),
     ),
-    **_row(*PAIR_TASKS, *CHOICE_TASKS),
+    **_row(*PAIR_TASKS, *CHOICE_TASKS, *ROLE_TASKS),
     **SQUAD,
 }
 

@@ -70,7 +70,7 @@ def read_inputs(path, model, text="text", pair=None):
     - CoNLL (ending in .conll, .conllu, .iob or .bio), for a `Tagger`. Words are in the column
       `text`; by default it is the first, in CoNLL-U the second. Tags are optional.
     - CSV, TSV and JSONL, by columns. A JSONL text may be a list of words. A `MultipleChoice` reads
-      the list at "choices".
+      the list at "choices", a `SemanticRoleLabeler` the index of a word at "predicate".
     - Otherwise one text per line. A tab separates the two texts of a pair; spaces separate the
       words for a `Tagger`. Empty lines at the end are ignored.
 
@@ -86,13 +86,18 @@ def read_inputs(path, model, text="text", pair=None):
             "A .json file must be SQuAD's, for a `SpanFinder`: give other models one text per "
             f"line, .csv, .tsv or .jsonl. Received: {path.name} for a {type(model).__name__}"
         )
+    is_table = re.search(r"\.(csv|tsv|jsonl)$", name)
+    if model.marks_predicates and not is_table:
+        raise ValueError(
+            "A `SemanticRoleLabeler` reads a .csv, .tsv or .jsonl file with the columns 'text' and "
+            f"'predicate', the index of a word from 0. Received: {path.name}"
+        )
     if is_conll(path):
         column = conll_column(None if text == "text" else text)
         return [
             Unlabelled(e.text, where=e.where, lines=e.lines)
             for e in read_conll(path, column, labelled=False)
         ]
-    is_table = re.search(r"\.(csv|tsv|jsonl)$", name)
     examples = list(_rows(path, model, text, pair) if is_table else _lines(path, model))
     if not examples:
         raise ValueError(f"{path} must hold a text. Received: an empty file")
@@ -104,6 +109,7 @@ def _rows(path, model, text, pair):
     first = None
     names = [text, *([pair] if pair else [])]
     names += ["choices"] if isinstance(model, MultipleChoice) else []
+    names += ["predicate"] if model.marks_predicates else []
     for where, row in table_rows(path):
         missing = [column for column in names if column not in row]
         if missing:
@@ -125,7 +131,22 @@ def _rows(path, model, text, pair):
                 f"Received: {choices!r:.80}"
             )
         first = found if first is None else first
-        yield Unlabelled(found, row[pair] if pair else None, choices=choices, where=where)
+        predicate = _predicate(where, row, found) if model.marks_predicates else None
+        second = row[pair] if pair else None
+        yield Unlabelled(found, second, choices=choices, where=where, predicate=predicate)
+
+
+def _predicate(where, row, words):
+    """Returns the predicate of a row: a whole number, in CSV and TSV as text."""
+    found = row["predicate"]
+    if isinstance(found, str) and found.strip().isdecimal():
+        found = int(found)
+    if type(found) is not int or not 0 <= found < len(words):
+        raise ValueError(
+            f"{where}: 'predicate' must be the index of a word, 0 to {len(words) - 1}. "
+            f"Received: {row['predicate']!r:.60}"
+        )
+    return found
 
 
 def _lines(path, model):

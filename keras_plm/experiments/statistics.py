@@ -50,6 +50,14 @@ def _spans(y_true, y_pred):
     return np.array(rows, "float64")
 
 
+def _roles(y_true, y_pred):
+    rows = []
+    for true, pred in zip(y_true, y_pred, strict=True):
+        true, pred = set(metrics.roles(true)), set(metrics.roles(pred))
+        rows.append((len(true & pred), len(true), len(pred)))
+    return np.array(rows, "float64")
+
+
 def _cells(y_true, y_pred):
     labels = sorted(set(y_true) | set(y_pred))
     count = len(labels)
@@ -108,6 +116,7 @@ METRICS = {
     metrics.word_accuracy: ("mean", _words),
     metrics.f1: ("f1", _f1),
     metrics.span_f1: ("f1", _spans),
+    metrics.role_f1: ("f1", _roles),
     metrics.matthews_correlation: ("matthews", _cells),
     metrics.pearson_correlation: ("correlation", _products),
     metrics.spearman_correlation: ("correlation", _ranks),

@@ -9,6 +9,7 @@ from keras_plm.heads.classifier import Classifier
 from keras_plm.heads.encoded import Frozen
 from keras_plm.heads.multiple_choice import MultipleChoice
 from keras_plm.heads.regressor import Regressor
+from keras_plm.heads.semantic_roles import SemanticRoleLabeler
 from keras_plm.heads.span_finder import SpanFinder, no_answer_odds
 from keras_plm.heads.tagger import CRFTagger, Tagger
 
@@ -18,6 +19,7 @@ __all__ = [
     "Frozen",
     "MultipleChoice",
     "Regressor",
+    "SemanticRoleLabeler",
     "SpanFinder",
     "Tagger",
     "no_answer_odds",

@@ -48,6 +48,7 @@ class Head(FitsBatches, keras.Model):
         per_word: Whether each word has an output and a label.
         per_token: Whether each token of a row has an output, for a question with its passage.
         scores: Whether labels are numbers; `labels` then holds the lowest and the highest.
+        marks_predicates: Whether a predicate of each example is an input.
         trained_on_pairs: Whether it was trained on pairs of texts, the only input of `predict`;
             `None` if unknown.
         encoded: Symbolic tensors of the encoder's inputs (B P, T) and last layer (B P, T, D), for
@@ -58,6 +59,7 @@ class Head(FitsBatches, keras.Model):
     per_word = False
     per_token = False
     scores = False
+    marks_predicates = False
     learns_from = (
         "make batches of examples: model.fit(model.batches([Example(text, label), ...])), and "
         "evaluate(model.batches(examples, training=False))"
@@ -243,6 +245,7 @@ class Head(FitsBatches, keras.Model):
             count = placement.character_filters
             encoder = CharacterEncoder(count, [[3, count]], num_highway=0, name="character_encoder")
             vectors.append(encoder(inputs["word_character_ids"]))
+        vectors += cls.more_vectors(inputs)
 
         def combined(place):
             combine = Combine(
@@ -281,6 +284,11 @@ class Head(FitsBatches, keras.Model):
                 (None, None), dtype="int32", name="word_character_ids"
             )
         return inputs
+
+    @staticmethod
+    def more_vectors(inputs: dict[str, Tensor]) -> list[Tensor]:
+        """Computes vectors of words (B, W, ...) to read next to the features."""
+        return []
 
     @staticmethod
     def masked(logits: Tensor, inputs: dict[str, Tensor]) -> Tensor:
@@ -480,6 +488,7 @@ class Head(FitsBatches, keras.Model):
             pair = pair if pairs is None else pairs[i]
             chosen = getattr(item, "choices", None) if choices is None else choices[i]
             place = {"where": getattr(item, "where", ""), "lines": getattr(item, "lines", None)}
+            place["predicate"] = getattr(item, "predicate", None)
             examples.append(Unlabelled(text, pair, choices=chosen, **place))
         return examples
 
@@ -519,6 +528,8 @@ class Head(FitsBatches, keras.Model):
             both_orders=self.pairs == "both_orders",
             word_character_ids="word_character_ids" in self.input,
             pair_positions=texts_of(self.reader) is not None,
+            predicate_marks=self.marks_predicates,
+            mark_segments=self.marks_predicates and not self.frozen,
             scores=self.scores,
             **{"inputs": self._batch_inputs(), **options},
         )

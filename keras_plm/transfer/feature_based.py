@@ -149,6 +149,11 @@ class FeatureBased(Method):
                 "Choices need fine-tuning: use `FineTune`. Received: head=MultipleChoice"
             )
         check_reads(self.reader, head, examples)
+        if head.marks_predicates and self._reads is None:
+            raise ValueError(
+                "A linear output of frozen features cannot know the predicate: choose another "
+                f"reader, such as 'bilstm'. Received: reader='linear', head={head.__name__}"
+            )
         if head.per_token and self.character_filters:
             raise ValueError(
                 "A head of tokens reads no characters of words: leave "
@@ -343,6 +348,7 @@ class FeatureBased(Method):
         task_network.reader = reader
         targets = head.targets(train, labels, stores[0].windows)
         options = {"batch_size": self.batch_size, "seed": self.seed, **self._asks}
+        options["predicate_marks"] = head.marks_predicates
         source = stores[0].batches(choice, targets, words=word_stores[0], **options)
         score = scorer(
             head,
@@ -390,6 +396,7 @@ class FeatureBased(Method):
         """
         size = {"tokens_per_batch": 8192} if batch_size is None else {"batch_size": batch_size}
         options = {"training": False, **size, **self._asks}
+        options["predicate_marks"] = head.marks_predicates
         source = store.batches(self.layers, words=words, **options)
         logits = [None] * len(store)
         for rows, outputs in run_on(task_network, source, verbose):

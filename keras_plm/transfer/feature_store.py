@@ -91,6 +91,7 @@ class FeatureStore:
                 self.counts, np.cumsum(counts, axis=1) - counts, counts
             )
         self._words = words
+        self.predicates = None  # of each example, set by `build`
 
     @functools.cached_property
     def word_character_ids(self) -> CharacterIds:
@@ -157,8 +158,10 @@ class FeatureStore:
         asked = encoder, tokenizer, rows.texts, pool, precision, VERSION, *rows.settings
         final = Path(folder) / fingerprint(*asked)[:24]
         kind = len(encoder.output["layers"]), encoder.hidden_dim
+        predicates = [getattr(example, "predicate", None) for example in examples]
         store = cls._open(final, rows, kind)
         if store is not None:
+            store.predicates = predicates
             return store
         content = rows.pack()
         each = [rows.sizes(source) for source in content[0]]
@@ -170,6 +173,7 @@ class FeatureStore:
             if store is None:
                 cls._write(final, encoder, rows, content, each, shape, batch_size, verbose)
                 store = cls(final, rows.windows, rows.words)
+            store.predicates = predicates
             return store
 
     @classmethod
@@ -305,6 +309,7 @@ class FeatureStore:
         words: "FeatureStore | None" = None,
         word_character_ids: bool = False,
         pair_positions: bool = False,
+        predicate_marks: bool = False,
         **options,
     ) -> Batches:
         """Creates `Batches` of features for a head's task network.
@@ -318,11 +323,12 @@ class FeatureStore:
             words: A store of word vectors of the same words, see `build_words`.
             word_character_ids: If True, `x` also holds characters of words, see `data.batches`.
             pair_positions: If True, `x` also holds positions of two texts, see `data.batches`.
+            predicate_marks: If True, `x` also holds marks of predicates, see `data.batches`.
             **options: Other arguments of `Batches`.
 
         Raises:
-            ValueError: If `words` has other words, or the store lacks the words or the second texts
-                that `x` needs.
+            ValueError: If `words` has other words, or the store lacks the words, the second texts
+                or the predicates that `x` needs.
         """
         choice = layer_choice(choice)
         targets = None if targets is None else as_rows(targets, "targets")
@@ -338,9 +344,15 @@ class FeatureStore:
                 "A reader of two texts needs the words of both: give examples with a `pair`, and "
                 "build the store with pool=None. Received: a store of single or pooled texts"
             )
+        if predicate_marks and None in (self.predicates or [None]):
+            raise ValueError(
+                "Roles belong to a predicate: build the store from `Example(words, tags, "
+                "predicate=index)`. Received: examples without a predicate"
+            )
         rows = _StoreRows(
             self, choice, targets, words, word_character_ids, pair_positions, not training
         )
+        rows.predicates = np.array(self.predicates) if predicate_marks else None
         alike = self.counts.min() == self.counts.max()
         if alike and (training or self.counts.max() <= 2):  # pooled: one vector per text
             options = {"buckets": [int(self.counts.max())], **options}
@@ -371,7 +383,7 @@ class _StoreRows:
         self.store, self.choice, self.targets, self.words = store, choice, targets, words
         self.character_ids = store.word_character_ids if word_character_ids else None
         self.pair_positions = store.pair_positions if pair_positions else None
-        self.few_shapes = few_shapes
+        self.few_shapes, self.predicates = few_shapes, None
 
     def collate(self, rows, length, rng, epoch):
         store = self.store
@@ -385,6 +397,9 @@ class _StoreRows:
             ends = store.starts + store.counts
             character_ids = [self.character_ids[store.starts[row] : ends[row]] for row in rows]
             x["word_character_ids"] = stack_padded(character_ids, length)
+        if self.predicates is not None:
+            marks = np.arange(length) == self.predicates[rows][:, None]
+            x["predicate_marks"] = marks.astype("int32")
         if self.pair_positions is not None:
             x |= self.pair_positions.arrays(
                 rows, length, few_lengths(length) if self.few_shapes else None

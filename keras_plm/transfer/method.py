@@ -228,5 +228,7 @@ def default_metric(
         return metrics.pearson_correlation
     if not head.per_word:
         return metrics.accuracy
+    if head.marks_predicates:
+        return metrics.role_f1
     scheme = tag_scheme_of(examples) or metrics.tag_scheme(labels)
     return metrics.word_accuracy if scheme is None else metrics.span_f1

@@ -274,9 +274,10 @@ class Runner:
                     f"Pooling needs a task of texts. Received: {name}={getattr(run, name)!r} on "
                     f"{self.task.name}"
                 )
-        if run.document_tokens and (not self.task.head.per_word or self.task.head.per_token):
+        head = self.task.head
+        if run.document_tokens and (not head.per_word or head.per_token or head.marks_predicates):
             raise ValueError(
-                "`document_tokens` needs a task of tagged words. "
+                "`document_tokens` needs a task of tagged words without predicates. "
                 f"Received: document_tokens={run.document_tokens} on {self.task.name}"
             )
         if run.reads_features:
@@ -538,10 +539,11 @@ class _ShowEpoch(keras.callbacks.Callback):
 
 
 def _content(example):
-    """Returns the parts of an example that determine a result; choices and starts if it has any."""
+    """Returns the parts of an example that determine a result; some only if it has them."""
     later = (example.choices, example.starts)
     lists = [list(values) for values in later if values is not None]
-    return (example.text, example.pair, example.label, *lists)
+    predicate = [] if example.predicate is None else [example.predicate]
+    return (example.text, example.pair, example.label, *lists, *predicate)
 
 
 def _curve(log):

@@ -1,0 +1,90 @@
+"""Semantic roles: the task `ewt_srl`, PropBank over the English Web Treebank."""
+
+import functools
+
+from keras_plm import metrics
+from keras_plm.data.formats.tables import table_rows
+from keras_plm.data.task import Example, Task, find_file
+from keras_plm.files.json_files import Whole, check_shape
+from keras_plm.heads import SemanticRoleLabeler
+
+# Shape of a line: a sentence and its predicates, with [start, end, label] of each argument.
+SENTENCE = {
+    "id": str, "words": [str], "predicates": [{"index": Whole(), "arguments": [list]}],
+}  # fmt: skip
+
+
+def read_roles(path):
+    """Reads predicates with their arguments, an example per predicate.
+
+    A line of the JSONL file is `{"id": ..., "words": [...], "predicates": [{"index": 1,
+    "arguments": [[0, 1, "ARG0"], [1, 2, "V"]]}]}`; an argument ends before its second number. Tags
+    are in BIO. Predicates of a sentence are in one group. Sentences without a predicate are left
+    out.
+
+    Args:
+        path: The file, plain or `.gz`.
+
+    Raises:
+        ValueError: If a line is malformed, a predicate or an argument is outside its sentence, or
+            two arguments of a predicate overlap, with file and line. If there is no predicate.
+    """
+    examples = []
+    for where, row in table_rows(path):
+        check_shape(row, SENTENCE, where)
+        words = row["words"]
+        for predicate in row["predicates"]:
+            index = predicate["index"]
+            if index >= len(words):
+                raise ValueError(
+                    f"{where}: The index of a predicate must be that of a word. "
+                    f"Received: index={index} of {len(words)} words"
+                )
+            tags = _tags(predicate["arguments"], len(words), where)
+            examples.append(Example(words, tags, group=row["id"], where=where, predicate=index))
+    if not examples:
+        raise ValueError(f"{path}: No predicate in this file. Received: sentences without one")
+    return examples
+
+
+def _tags(arguments, count, where):
+    """Returns the tags of a sentence of `count` words, in BIO."""
+    tags = ["O"] * count
+    for argument in arguments:
+        wrong = len(argument) != 3 or any(type(place) is not int for place in argument[:2])
+        if wrong or not (isinstance(argument[2], str) and argument[2]):
+            raise ValueError(
+                f"{where}: An argument must be [start, end, label]. Received: {argument!r:.60}"
+            )
+        start, end, label = argument
+        if not 0 <= start < end <= count:
+            raise ValueError(
+                f"{where}: An argument must be a part of its sentence of {count} words. "
+                f"Received: {argument!r}"
+            )
+        if any(tag != "O" for tag in tags[start:end]):
+            raise ValueError(
+                f"{where}: Arguments of a predicate must not overlap. Received: {argument!r} after "
+                f"{tags[start:end]}"
+            )
+        tags[start:end] = [f"B-{label}", *[f"I-{label}"] * (end - start - 1)]
+    return tags
+
+
+def _read(files, folder, split):
+    return read_roles(find_file(folder, files[split]))
+
+
+_EWT = {split: f"ewt_srl/{split}.jsonl" for split in ("train", "dev", "test")}
+
+ROLE_TASKS = (
+    Task(
+        "ewt_srl",
+        functools.partial(_read, _EWT),
+        SemanticRoleLabeler,
+        {"role_f1": metrics.role_f1},
+        _EWT,
+        "PropBank release over UD_English-EWT, github.com/propbank/propbank-release",
+        "CC BY-SA 4.0",
+    ),
+)
