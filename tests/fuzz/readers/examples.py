@@ -21,6 +21,7 @@ from keras_plm.data.labels import label_names
 from keras_plm.datasets.choices import read_race, read_story_cloze, read_swag
 from keras_plm.datasets.pairs import read_scitail, read_sick
 from keras_plm.datasets.questions import read_qnli, read_squad1, read_squad2
+from keras_plm.datasets.semantic_roles import read_roles
 from keras_plm.datasets.tasks import (
     checksum,
     read_snli,
@@ -446,6 +447,12 @@ RACE = {
     "answers": ["A", "B"],
     "id": "h1.txt",
 }
+ROLES = "".join(
+    json.dumps({"id": f"s{i}", "words": ["Ann", "sings", "."], "predicates": [
+        {"index": 1, "sense": "sing.01", "arguments": [[0, 1, "ARG0"], [1, 2, "V"]]}
+    ]}) + "\n"
+    for i in range(3)
+)  # fmt: skip
 SENTENCES = ",".join(f"InputSentence{i}" for i in range(1, 5))
 STORY = f"InputStoryid,{SENTENCES},RandomFifthSentenceQuiz1,RandomFifthSentenceQuiz2,"
 STORY += "AnswerRightEnding\n"
@@ -476,6 +483,27 @@ def chosen(column, first):
     return check
 
 
+def roles_are(folder, examples):
+    """Checks that tags mark exactly the arguments in the file."""
+    rows = [json.loads(line) for line in content(folder / "r.jsonl").split("\n") if line.strip()]
+    right = [
+        (row["words"], predicate["index"], sorted(map(tuple, predicate["arguments"])))
+        for row in rows
+        for predicate in row["predicates"]
+    ]
+    found = []
+    for example in examples:
+        begins = [i for i, tag in enumerate(example.label) if tag.startswith("B-")]
+        spans = []
+        for begin in begins:
+            end = begin + 1
+            while end < len(example.label) and example.label[end].startswith("I-"):
+                end += 1
+            spans.append((begin, end, example.label[begin][2:]))
+        found.append((example.text, example.predicate, spans))
+    return None if found == right else "roles that differ from those of the file"
+
+
 def pairs_are(folder, pairs):
     lines = [
         re.split("[ \t]+", line.strip(" \t")) for line in content(folder / "p.txt").split("\n")
@@ -502,6 +530,8 @@ OTHERS = [
            {"middle/1.txt": "json", "high/1.txt": "json"}, race_answers, 0.8),
     Reader("story_cloze", {"s.csv": STORY}, lambda f: read_story_cloze(f / "s.csv"),
            {"s.csv": "text"}, chosen("AnswerRightEnding", 1), 0.5),
+    Reader("semantic_roles", {"r.jsonl": ROLES}, lambda f: read_roles(f / "r.jsonl"),
+           {"r.jsonl": "jsonl"}, roles_are, 0.5),
     Reader("word_pairs", {"p.txt": "tiger cat 7.35\nold new 1.58\nbook\tpaper\t7\n"},
            lambda f: read_pairs(f / "p.txt"), {"p.txt": "text"}, pairs_are, 0.5),
     Reader("word_questions", {"q.txt": ANALOGIES}, lambda f: read_questions(f / "q.txt"),

@@ -43,7 +43,7 @@ def test_data_command_lists_found_and_missing_files(tmp_path, capsys):
     assert "train.conll.gz is damaged or cut short" in capsys.readouterr().err
     names = "cola sst2 mrpc qqp stsb mnli mnli_mm qnli rte wnli ax sst5 snli cr subj "
     names += "conll2003 wikigold wnut17 ud_english_ewt scitail sick_e sick_r swag "
-    names += "race race_middle race_high story_cloze squad squad2 qnli_squad"
+    names += "race race_middle race_high story_cloze ewt_srl squad squad2 qnli_squad"
     assert list(TASKS) == names.split()
 
 
