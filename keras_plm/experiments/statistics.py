@@ -42,18 +42,11 @@ def _f1(y_true, y_pred):
     return np.stack([true & pred, true, pred], axis=1).astype("float64")
 
 
-def _spans(y_true, y_pred):
+def _shared(find, y_true, y_pred):
+    """Returns the numbers of shared, true and predicted items; `find` lists those of an example."""
     rows = []
     for true, pred in zip(y_true, y_pred, strict=True):
-        true, pred = set(metrics.spans(true)), set(metrics.spans(pred))
-        rows.append((len(true & pred), len(true), len(pred)))
-    return np.array(rows, "float64")
-
-
-def _roles(y_true, y_pred):
-    rows = []
-    for true, pred in zip(y_true, y_pred, strict=True):
-        true, pred = set(metrics.roles(true)), set(metrics.roles(pred))
+        true, pred = set(find(true)), set(find(pred))
         rows.append((len(true & pred), len(true), len(pred)))
     return np.array(rows, "float64")
 
@@ -115,8 +108,8 @@ METRICS = {
     metrics.accuracy: ("mean", _equal),
     metrics.word_accuracy: ("mean", _words),
     metrics.f1: ("f1", _f1),
-    metrics.span_f1: ("f1", _spans),
-    metrics.role_f1: ("f1", _roles),
+    metrics.span_f1: ("f1", functools.partial(_shared, metrics.spans)),
+    metrics.role_f1: ("f1", functools.partial(_shared, metrics.roles)),
     metrics.matthews_correlation: ("matthews", _cells),
     metrics.pearson_correlation: ("correlation", _products),
     metrics.spearman_correlation: ("correlation", _ranks),

@@ -45,6 +45,7 @@ CASES = {
     "spearman": (metrics.spearman_correlation, NUMBERS, NUMBERS + RNG.normal(size=50)),
     "pearson of a constant": (metrics.pearson_correlation, NUMBERS, np.ones(50)),
     "span_f1": (metrics.span_f1, SENTENCES, GUESSES),
+    "role_f1": (metrics.role_f1, SENTENCES, GUESSES),
     "word_accuracy": (metrics.word_accuracy, SENTENCES, GUESSES),
     "exact match": (functools.partial(metrics.squad_exact_match, version=2), GOLDS, ANSWERS),
     "squad_f1": (functools.partial(metrics.squad_f1, version=2), GOLDS, ANSWERS),
