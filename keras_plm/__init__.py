@@ -63,7 +63,7 @@ def _check_backend():
     if backend not in sys.modules and importlib.util.find_spec(backend) is None:
         raise ImportError(
             f"Keras is set to use {backend}, which is not installed. Install a backend: "
-            "pip install 'keras-plm[tensorflow]', 'keras-plm[jax]' or 'keras-plm[torch]'. "
+            "pip install tensorflow, pip install jax or pip install torch. "
             f"{named} Received: no module named {backend}"
         )
 

@@ -29,8 +29,8 @@ class WordPieceGraph:
             import tensorflow_text as tf_text
         except ImportError as error:
             raise ImportError(
-                "A tokenizer inside the graph needs the package tensorflow-text: pip install "
-                "'keras-plm[tensorflow]'"
+                "A tokenizer inside the graph needs the package tensorflow-text: "
+                "pip install tensorflow-text"
             ) from error
         self.tokenizer, self.max_length = tokenizer, max_length
         self._tf, self._tf_text = tf, tf_text

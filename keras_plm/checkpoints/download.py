@@ -104,7 +104,7 @@ def _fetch(name):
     except ImportError as error:
         raise ImportError(
             f"There is no folder {name!r}, and finding a released model by its name needs the "
-            "package huggingface_hub: pip install 'keras-plm[hub]'"
+            "package huggingface_hub: pip install huggingface_hub"
         ) from error
     reason = None
     for here in (True, False):

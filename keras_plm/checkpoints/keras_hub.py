@@ -176,7 +176,7 @@ def _keras_hub():
         import keras_hub
     except ImportError as error:
         raise ImportError(
-            f"KerasHub's models need the package keras_hub: pip install 'keras-plm[hub]'. ({error})"
+            f"KerasHub's models need the package keras_hub: pip install keras-hub. ({error})"
         ) from error
     return keras_hub
 

@@ -58,7 +58,7 @@ def split_sentences(paragraph):
     except ImportError as error:
         raise ImportError(
             "Splitting raw text into sentences needs the package sentencex: "
-            "pip install 'keras-plm[text]'. Text with one sentence per line needs no splitting: "
+            "pip install sentencex. Text with one sentence per line needs no splitting: "
             "pass sentences='lines'."
         ) from error
     return [sentence for part in segment("en", paragraph) if (sentence := part.strip())]

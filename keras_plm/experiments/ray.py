@@ -74,9 +74,7 @@ def run_on_ray(jobs, workspace, seeds, progress, finished=None, address="auto", 
     try:
         import ray
     except ImportError as error:
-        raise ImportError(
-            "`--ray` needs Ray: pip install 'keras-plm[ray]'. Received: no module ray"
-        ) from error
+        raise ImportError("`--ray` needs Ray: pip install ray. Received: no module ray") from error
     names = ("KERAS_BACKEND", "OMP_NUM_THREADS", "XLA_FLAGS", "HF_HUB_OFFLINE")
     variables = {name: os.environ[name] for name in names if name in os.environ}
     variables["PYTHONPATH"] = str(Path(__file__).parents[2])

@@ -155,7 +155,7 @@ def test_missing_keras_hub_raises_import_error(monkeypatch):
         lambda: load_hub("roberta_base_en"),
         lambda: HubTokenizer.of(None),
     ):
-        with pytest.raises(ImportError, match="pip install 'keras-plm.hub.'"):
+        with pytest.raises(ImportError, match="pip install keras-hub"):
             call()
 
 

@@ -264,7 +264,7 @@ def test_estimated_seconds_use_the_most_similar_results(tmp_path):
 
 @pytest.mark.full
 def test_jobs_run_on_a_ray_cluster(corpus_files, tmp_path, capsys):
-    pytest.importorskip("ray", reason="pip install 'keras-plm[ray]'")
+    pytest.importorskip("ray", reason="pip install ray")
     data, encoder = corpus_files
     flags = ["--seeds", "2", "--ray", "local", "--ray-cpus", "0.5"]
     assert main(suite(data, encoder, tmp_path, *flags)) == 2  # STS-B is missing
