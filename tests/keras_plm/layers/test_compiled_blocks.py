@@ -1,6 +1,8 @@
 """Blocks that share one compiled program equal the uncompiled ones."""
 
 import functools
+import os
+import shutil
 import warnings
 
 import keras
@@ -24,7 +26,12 @@ PADDING = np.arange(5) < np.array([[5], [3]])
 
 @pytest.fixture(autouse=True)
 def without_kernels(request, monkeypatch):
-    """Traces programs but generates no code, except in tests of generated code."""
+    """Traces programs but generates no code, except in tests of generated code.
+
+    A test fails if a block could not be compiled, because it would compare uncompiled blocks.
+    """
+    failed = set()
+    monkeypatch.setattr(_fused_layers, "_FAILED", failed)
     if ON_TORCH and "generated_code" not in request.node.name:
         import torch
 
@@ -34,6 +41,7 @@ def without_kernels(request, monkeypatch):
     programs.cache_clear()
     yield
     programs.cache_clear()
+    assert not failed or request.cls is TestFallback
 
 
 def stack_of(num_layers=3, **options):
@@ -92,6 +100,7 @@ def test_dropout_of_compiled_blocks():
 
 @on_torch
 @pytest.mark.full
+@pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="no C++ compiler")
 def test_fit_with_generated_code_has_equal_losses():
     losses = []
     for compiled in (False, True):
@@ -140,7 +149,6 @@ class TestFallback:
             return fails
 
         monkeypatch.setattr(_fused_layers, "_program", program)
-        monkeypatch.setattr(_fused_layers, "_FAILED", set())
 
     def test_blocks_run_uncompiled_after_one_warning(self):
         stack = stack_of()
