@@ -2,7 +2,7 @@
 
 
 def add_predict(commands):
-    text = "predict labels, tags, scores or answers for a file of texts"
+    text = "predict labels, tags, scores, answers or clusters for a file of texts"
     parser = commands.add_parser("predict", help=text, description=text)
     parser.add_argument(
         "file", metavar="FILE",

@@ -114,12 +114,21 @@ def run_run(flags):
     from keras_plm.experiments.config import Run
     from keras_plm.experiments.flags import from_flags
 
-    run = from_flags(Run, flags)
+    run = from_flags(Run, flags, **of_documents(flags))
     runner, results, failed = run_all(flags, [run])
     show_table(flags, results)
     if flags.save_model:
         print(f"Model: {runner.model_file(run)}")
     check_diverged(failed, len(results) + len(failed))
+
+
+def of_documents(flags):
+    """Returns the settings of a run that differ for a task of documents: one per step."""
+    from keras_plm.datasets.tasks import TASKS
+
+    task = TASKS.get(flags.task or "")
+    documents = task is not None and task.head.reads_documents and "batch_size" not in flags
+    return {"batch_size": 1} if documents else {}
 
 
 def run_all(flags, runs, between=None):
@@ -140,7 +149,7 @@ def run_all(flags, runs, between=None):
     """
     from keras_plm.experiments.progress import console, now_and_then, progress_bar
     from keras_plm.experiments.results import failure_of, write_failure
-    from keras_plm.heads import Classifier
+    from keras_plm.heads import Classifier, Tagger
 
     runner = open_runner(flags)
     counts = {split: len(part) for split, part in runner.examples.items()}
@@ -151,12 +160,14 @@ def run_all(flags, runs, between=None):
         f"{runner.task.name}: {counts['train']:,} training examples, {counts['dev']:,} in the dev "
         f"set, {counts['test']:,} in the evaluation split"
     )
-    if runner.task.head.kind == "words":
+    if issubclass(runner.task.head, Tagger):
         marks = "tags that mark no spans" if runner.scheme is None else f"tags in {runner.scheme}"
         console.print(f"{runner.task.name}: {next(iter(runner.task.metrics))} of {marks}")
     if issubclass(runner.task.head, Classifier):
         for line in describe_labels(runner):
             console.print(f"{runner.task.name}: {line}")
+    if runner.task.head.reads_documents:
+        console.print(f"{runner.task.name}: {describe_documents(runner)}")
     unseen = runner.unseen_labels()
     if unseen:
         console.print(
@@ -227,6 +238,18 @@ def describe_labels(runner):
             f"{_first(same)}. Write them alike if they mean the same"
         )
     return lines
+
+
+def describe_documents(runner):
+    """Describes the documents of a coreference task: their words, mentions and clusters."""
+    parts = runner.examples.values()
+    words = [sum(len(e.text) for e in part) for part in parts]
+    clusters = [[len(cluster) for e in part for cluster in e.label] for part in parts]
+    mentions, count = [sum(sizes) for sizes in clusters], [len(sizes) for sizes in clusters]
+    alone = [sizes.count(1) for sizes in clusters]
+    shown = {"words": words, "mentions": mentions, "clusters": count, "of one mention": alone}
+    listed = (f"{', '.join(f'{n:,}' for n in of_part)} {name}" for name, of_part in shown.items())
+    return f"{'; '.join(listed)} (training examples, dev set, evaluation split)"
 
 
 def _first(names, comma=", "):
@@ -308,7 +331,8 @@ def run_layers(flags):
     names = distinct_choices(load(flags.encoder)[0])
     precision = flags.precision
     del flags.precision  # frozen layers are read in float32
-    runs = [from_flags(Run, flags, layers=name) for name in names]
+    more = of_documents(flags)
+    runs = [from_flags(Run, flags, layers=name, **more) for name in names]
     tuning = fine_tuning_of(flags, runs[0], precision) if fine_tunes else None
 
     def read(runner, results, run, name):

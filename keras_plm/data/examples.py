@@ -114,7 +114,7 @@ def batches(
         source.few_shapes = not training
     made = Batches(
         source.lengths,
-        source.collate if inputs is None else _Inputs(source.collate, inputs),
+        source.collate if inputs is None else OnlyInputs(source.collate, inputs),
         training=training,
         batch_size=batch_size,
         tokens_per_batch=tokens_per_batch,
@@ -133,7 +133,7 @@ def batches(
     return made
 
 
-class _Inputs:
+class OnlyInputs:
     """A `collate` function whose `x` holds only the inputs of a model.
 
     If the dict has other keys, Keras assigns arrays by position, to wrong inputs.

@@ -96,6 +96,7 @@ class PackedExamples:
             check_whole(max_length, "max_length")
         self.tokenizer = tokenizer
         texts = [getattr(example, "text", example) for example in examples]
+        sentences = [getattr(example, "sentences", None) for example in examples]
         pairs = _all_or_none(examples, "pair", "a pair")
         choices = _all_or_none(examples, "choices", "choices")
         lists = pairs is None and not isinstance(texts[0], str)
@@ -107,7 +108,7 @@ class PackedExamples:
 
         self.examples_of, first_words = np.arange(len(examples)), None
         if lists and words:
-            texts, self.examples_of, first_words = _windows(texts, tokenizer, max_length)
+            texts, self.examples_of, first_words = _windows(texts, tokenizer, max_length, sentences)
         self.parts = encode_parts(
             tokenizer, texts, pairs, max_length, words, both_orders, choices, joint_pairs
         )
@@ -239,6 +240,24 @@ class RowWords:
         slices, room = [slice(*self._starts[r : r + 2]) for r in rows], length * len(self.parts)
         positions = [self._positions[s] + length * self._part[s] for s in slices]
         x = {"word_positions": stack_padded(positions, room, -1).astype("int32")}
+        return x | self._ids(slices, room)
+
+    def arrays_of_windows(self, first, last, length, window_length):
+        """Returns the arrays of documents, each from window `first` to `last` - 1.
+
+        `length` is the padded number of words, `window_length` the padded number of tokens of a
+        window. Positions count the tokens of all windows of a document.
+        """
+        slices = [slice(*self._starts[[a, b]]) for a, b in zip(first, last, strict=True)]
+        words, positions = np.diff(self._starts), []
+        for a, b, of_document in zip(first, last, slices, strict=True):
+            begins = np.repeat(np.arange(b - a) * window_length, words[a:b])
+            positions.append(self._positions[of_document] + begins)
+        x = {"word_positions": stack_padded(positions, length, -1).astype("int32")}
+        return x | self._ids(slices, length)
+
+    def _ids(self, slices, room):
+        x = {}
         if self._vector_ids is not None:
             x["vector_ids"] = stack_padded([self._vector_ids[s] for s in slices], room)
         if self._character_ids is not None:
@@ -293,8 +312,10 @@ def _check_rows(tokenizer, words, word_tokenizer, both_orders, choices):
         )
 
 
-def _windows(texts, tokenizer, max_length):
+def _windows(texts, tokenizer, max_length, sentences):
     """Splits lists of words into windows that fit into a row.
+
+    A document is split between `sentences`, where they fit; into sentences without `max_length`.
 
     Returns:
         `(windows, examples_of, first_words)`: lists of words, and for each the index of its text
@@ -303,17 +324,18 @@ def _windows(texts, tokenizer, max_length):
     windows, examples, first_words = [], [], []
     encoded = tokenizer.encode(texts, return_offsets=True)
     for i, words in enumerate(texts):
-        bounds = [0]
-        if max_length is not None and encoded.lengths[i] > max_length:
+        bounds, ends = [0], np.cumsum(sentences[i] or [], dtype=int)
+        if max_length is None:
+            bounds += ends[:-1].tolist()
+        elif encoded.lengths[i] > max_length:
             ids = encoded.word_ids[encoded.starts[i] :][: encoded.lengths[i]]
             room = max_length - np.count_nonzero(ids < 0)
             sizes = np.bincount(ids[ids >= 0], minlength=len(words))
-            used = 0
-            for j, size in enumerate(np.minimum(sizes, room)):
-                if used + size > room:
-                    bounds.append(j)
-                    used = 0
-                used += size
+            until = np.cumsum([0, *np.minimum(sizes, room)])  # tokens before each word
+            for j in range(len(words)):
+                while until[j + 1] - until[bounds[-1]] > room:
+                    whole = ends[(ends > bounds[-1]) & (ends <= j)]
+                    bounds.append(int(whole[-1]) if len(whole) else j)
         for first, end in zip(bounds, [*bounds[1:], len(words)], strict=True):
             windows.append(words[first:end])
             examples.append(i)

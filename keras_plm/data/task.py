@@ -20,7 +20,8 @@ class Example:
 
     Args:
         text: A string, or a list of words for labels of words.
-        label: A class name, a number, one tag per word, the answers to a question, or `None`.
+        label: A class name, a number, one tag per word, the answers to a question, the clusters of
+            a document, or `None`.
         pair: The second text of a pair, the passage of a question, or `None`.
         choices: Answers or continuations of `text`; `label` is the index of the right one.
         group: Group of the example, such as a sentence of phrases or a document. Splits keep groups
@@ -31,6 +32,9 @@ class Example:
         id: Id of the example in files of predictions, or `None`.
         lines: Line of each word in the file, for error messages.
         predicate: Index of the word whose semantic roles the tags mark, or `None`.
+        sentences: Number of words of each sentence of a document. `label` then lists its clusters
+            of coreferent mentions; a mention is `(start, end)`, the index of its first word and of
+            the word after its last. `None` for other texts.
 
     >>> example = Example(["Ada", "sings"], ["B-PER", "O"])
     >>> example.text, example.label, example.pair
@@ -47,9 +51,10 @@ class Example:
     id: str | None = None
     lines: Sequence[int] | None = field(default=None, compare=False, repr=False)
     predicate: int | None = None
+    sentences: Sequence[int] | None = None
 
     def __post_init__(self):
-        for name in ("text", "label", "choices", "starts"):
+        for name in ("text", "label", "choices", "starts", "sentences"):
             value = plain(getattr(self, name))
             if not (isinstance(value, (str, list, tuple)) or is_missing(value)):
                 if hasattr(value, "__iter__"):  # an array, or a column of a table
@@ -63,6 +68,9 @@ class Example:
             )
         if self.starts is not None:
             self._check_answers(where)
+            return
+        if self.sentences is not None:
+            self._check_document(where)
             return
         if is_missing(tags) or isinstance(tags, (str, numbers.Number)):
             return
@@ -88,6 +96,55 @@ class Example:
                 f"predicate={self.predicate!r} of "
                 + (f"the text {self.text!r:.60}" if words is None else f"{words} words")
             )
+
+    def _check_document(self, where):
+        words = None if isinstance(self.text, str) else len(self.text)
+        sizes = self.sentences
+        if not (
+            words
+            and all(isinstance(n, numbers.Integral) and n > 0 for n in sizes)
+            and sum(sizes) == words
+        ):
+            raise ValueError(
+                f"{where}A document must be a list of words, and `sentences` the number of words "
+                f"of each of its sentences. Received: sentences={list(sizes)!r:.60} of "
+                + (f"the text {self.text!r:.60}" if words is None else f"{words} words")
+            )
+        if self.label is None:
+            return
+        sentence_of = [i for i, size in enumerate(sizes) for _ in range(size)]
+        seen = set()
+        for cluster in as_list(self.label, f"{where}`label`", "clusters"):
+            mentions = as_list(cluster, f"{where}a cluster", "mentions")
+            if not mentions:
+                raise ValueError(f"{where}A cluster must have a mention. Received: {cluster!r}")
+            for mention in mentions:
+                self._check_mention(mention, sentence_of, seen, where)
+
+    @staticmethod
+    def _check_mention(mention, sentence_of, seen, where):
+        found = tuple(mention) if isinstance(mention, (list, tuple)) else ()
+        if len(found) != 2 or not all(isinstance(place, numbers.Integral) for place in found):
+            raise ValueError(
+                f"{where}A mention must be (start, end), two indices of words. "
+                f"Received: {mention!r:.60}"
+            )
+        start, end = found
+        if not 0 <= start < end <= len(sentence_of):
+            raise ValueError(
+                f"{where}A mention must have a word or more of its document of "
+                f"{len(sentence_of)} words. Received: {found}"
+            )
+        if sentence_of[start] != sentence_of[end - 1]:
+            raise ValueError(
+                f"{where}A mention must be in one sentence. Received: {found}, from sentence "
+                f"{sentence_of[start]} to {sentence_of[end - 1]}"
+            )
+        if found in seen:
+            raise ValueError(
+                f"{where}A mention must be in one cluster, once. Received: {found} twice"
+            )
+        seen.add(found)
 
     def _check_answers(self, where):
         if not isinstance(self.pair, str) or not self.pair.strip():
@@ -129,6 +186,7 @@ class Unlabelled:
     where: str = ""
     lines: Sequence[int] | None = None
     predicate: int | None = None
+    sentences: Sequence[int] | None = None
 
 
 @dataclass(frozen=True)
@@ -357,7 +415,7 @@ def _move_rare_labels(examples, parts, groups):
 
     def labels_of(i):
         label, answers = examples[i].label, getattr(examples[i], "starts", None)
-        if label is None or answers is not None:
+        if label is None or answers is not None or getattr(examples[i], "sentences", None):
             return ()
         if isinstance(label, float) and label not in extremes:
             return ()

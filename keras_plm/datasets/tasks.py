@@ -13,6 +13,7 @@ from keras_plm.data.formats.tables import read_table, table_rows
 from keras_plm.data.labels import label_names
 from keras_plm.data.task import Example, Task, cut_dev_set, find_file
 from keras_plm.datasets.choices import CHOICE_TASKS
+from keras_plm.datasets.coreference import COREFERENCE_TASKS
 from keras_plm.datasets.pairs import PAIR_TASKS
 from keras_plm.datasets.questions import SQUAD
 from keras_plm.datasets.semantic_roles import ROLE_TASKS
@@ -208,7 +209,7 @@ TASKS = {
             "CC BY-SA 4.0",
         ),
     ),
-    **_row(*PAIR_TASKS, *CHOICE_TASKS, *ROLE_TASKS),
+    **_row(*PAIR_TASKS, *CHOICE_TASKS, *ROLE_TASKS, *COREFERENCE_TASKS),
     **SQUAD,
 }
 

@@ -1,4 +1,4 @@
-"""Predictions of `keras-plm predict`: labels, tags, scores, choices or answers for texts."""
+"""Predictions of `keras-plm predict`: labels, tags, scores, choices, answers or clusters."""
 
 import json
 import re
@@ -71,6 +71,8 @@ def read_inputs(path, model, text="text", pair=None):
       `text`; by default it is the first, in CoNLL-U the second. Tags are optional.
     - CSV, TSV and JSONL, by columns. A JSONL text may be a list of words. A `MultipleChoice` reads
       the list at "choices", a `SemanticRoleLabeler` the index of a word at "predicate".
+    - For a `CoreferenceResolver`, JSONL with a document's lists of words at "sentences"; otherwise
+      one sentence per line, with spaces between words and an empty line after each document.
     - Otherwise one text per line. A tab separates the two texts of a pair; spaces separate the
       words for a `Tagger`. Empty lines at the end are ignored.
 
@@ -86,6 +88,8 @@ def read_inputs(path, model, text="text", pair=None):
             "A .json file must be SQuAD's, for a `SpanFinder`: give other models one text per "
             f"line, .csv, .tsv or .jsonl. Received: {path.name} for a {type(model).__name__}"
         )
+    if model.reads_documents:
+        return _documents(path, name)
     is_table = re.search(r"\.(csv|tsv|jsonl)$", name)
     if model.marks_predicates and not is_table:
         raise ValueError(
@@ -102,6 +106,54 @@ def read_inputs(path, model, text="text", pair=None):
     if not examples:
         raise ValueError(f"{path} must hold a text. Received: an empty file")
     return examples
+
+
+def _documents(path, name):
+    """Reads documents of sentences, from JSONL or from lines of words."""
+    if re.search(r"\.(csv|tsv|conll|conllu|iob|bio)$", name):
+        raise ValueError(
+            "A `CoreferenceResolver` reads .jsonl with lists of words at 'sentences', or lines of "
+            f"words with an empty line after each document. Received: {path.name}"
+        )
+    found = list(_json_documents(path) if name.endswith(".jsonl") else _text_documents(path))
+    if not found:
+        raise ValueError(f"{path} must hold a document. Received: an empty file")
+    return [
+        Unlabelled(
+            [word for sentence in sentences for word in sentence],
+            where=where,
+            sentences=[len(sentence) for sentence in sentences],
+        )
+        for where, sentences in found
+    ]
+
+
+def _json_documents(path):
+    for where, row in table_rows(path):
+        check_shape(row, {"sentences": [[str]]}, where)
+        words = [word for sentence in row["sentences"] for word in sentence]
+        if not (row["sentences"] and all(row["sentences"])) or any(map(is_empty, words)):
+            raise ValueError(
+                f"{where}: A document must have sentences, each with words. "
+                f"Received: sentences={row['sentences']!r:.60}"
+            )
+        yield where, row["sentences"]
+
+
+def _text_documents(path):
+    with open_text(path) as file:
+        sentences, where = [], ""
+        for number, line in enumerate(file, 1):
+            _check_length(f"{path}:{number}", line)
+            words = fields(line)
+            if words:
+                where = where if sentences else f"{path}:{number}"
+                sentences.append(words)
+            elif sentences:
+                yield where, sentences
+                sentences = []
+        if sentences:
+            yield where, sentences
 
 
 def _rows(path, model, text, pair):
@@ -226,6 +278,12 @@ def predict(model, examples, out=None, probabilities=False):
         return json.dumps(named, indent=1, ensure_ascii=False) + "\n"
     found = model.predict(examples)
     rows = [{"prediction": value} for value in found]
+    if model.reads_documents:  # a mention is (start, end)
+        for row, example in zip(rows, examples, strict=True):
+            row["texts"] = [
+                [" ".join(example.text[start:end]) for start, end in cluster]
+                for cluster in row["prediction"]
+            ]
     if probabilities:
         for row, of_row in zip(rows, model.predict(examples, probabilities=True), strict=True):
             row["probabilities"] = _shares(model, of_row)

@@ -74,6 +74,12 @@ def _squad(place, y_true, y_pred, version=1):
     return _mean([scores[place] for scores in metrics.squad_scores(y_true, y_pred, version)])
 
 
+def _coreference(places, y_true, y_pred, singletons=True):
+    """Returns the counts of some of the measures, see `metrics.coreference_counts`."""
+    counts = metrics.coreference_counts(y_true, y_pred, singletons)[:, places]
+    return counts.reshape(len(counts), -1)
+
+
 def _ratio(above, below):
     return np.divide(above, below, out=np.zeros(np.shape(above)), where=below > 0)
 
@@ -95,12 +101,21 @@ def _of_products(sums):
     return _ratio(n * xy - x * y, np.sqrt(np.maximum(below, 0)))
 
 
+def _mean_f1(sums):
+    """Mean F1 of measures, each with numerator and denominator of recall and of precision."""
+    of_measures = sums.reshape(*sums.shape[:-1], -1, 4)
+    recall = _ratio(of_measures[..., 0], of_measures[..., 1])
+    precision = _ratio(of_measures[..., 2], of_measures[..., 3])
+    return _ratio(2 * precision * recall, precision + recall).mean(axis=-1)
+
+
 # Each kind: its score as a function of sums (..., k).
 SCORES = {
     "mean": lambda sums: _ratio(sums[..., 0], sums[..., 1]),
     "f1": lambda sums: _ratio(2 * sums[..., 0], sums[..., 1] + sums[..., 2]),
     "matthews": _of_cells,
     "correlation": _of_products,
+    "mean_f1": _mean_f1,
 }
 SIGNED = ("matthews", "correlation")  # kinds of scores from -1 to 1; others begin at 0
 # Each metric: its kind, and a function for the terms that each example adds to its sums.
@@ -110,6 +125,8 @@ METRICS = {
     metrics.f1: ("f1", _f1),
     metrics.span_f1: ("f1", functools.partial(_shared, metrics.spans)),
     metrics.role_f1: ("f1", functools.partial(_shared, metrics.roles)),
+    metrics.conll_coreference_f1: ("mean_f1", functools.partial(_coreference, [0, 1, 2])),
+    metrics.lea: ("mean_f1", functools.partial(_coreference, [3])),
     metrics.matthews_correlation: ("matthews", _cells),
     metrics.pearson_correlation: ("correlation", _products),
     metrics.spearman_correlation: ("correlation", _ranks),

@@ -6,21 +6,26 @@ logits. Fine-tuning trains both; feature-based transfer trains the task network 
 """
 
 from keras_plm.heads.classifier import Classifier
+from keras_plm.heads.coreference import CoreferenceLoss, CoreferenceResolver
 from keras_plm.heads.encoded import Frozen
 from keras_plm.heads.multiple_choice import MultipleChoice
 from keras_plm.heads.regressor import Regressor
 from keras_plm.heads.semantic_roles import SemanticRoleLabeler
 from keras_plm.heads.span_finder import SpanFinder, no_answer_odds
+from keras_plm.heads.span_ranking import SpanRanking
 from keras_plm.heads.tagger import CRFTagger, Tagger
 
 __all__ = [
     "CRFTagger",
     "Classifier",
+    "CoreferenceLoss",
+    "CoreferenceResolver",
     "Frozen",
     "MultipleChoice",
     "Regressor",
     "SemanticRoleLabeler",
     "SpanFinder",
+    "SpanRanking",
     "Tagger",
     "no_answer_odds",
 ]

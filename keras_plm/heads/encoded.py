@@ -61,12 +61,21 @@ class Frozen(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable("keras_plm")
+class AsRows(keras.layers.Layer):
+    """Windows of documents as separate rows: (B, P, T, ...) to (B P, T, ...)."""
+
+    def call(self, inputs):
+        return ops.reshape(inputs, (-1, *ops.shape(inputs)[2:]))
+
+
+@keras.saving.register_keras_serializable("keras_plm")
 class FirstTokens(keras.layers.Layer):
     """Vectors of each word's first token, of one or more layers.
 
     Call arguments:
-        layers: A list of n tensors (B, T, D).
-        word_positions: (B, W), the first token of each word, -1 at padding.
+        layers: A list of n tensors (B, T, D), or (B P, T, D) of the windows of documents.
+        word_positions: (B, W), the first token of each word, -1 at padding. In windows it counts
+            all tokens of a document.
 
     Returns:
         (B, W, n, D).
@@ -74,6 +83,7 @@ class FirstTokens(keras.layers.Layer):
 
     def call(self, layers, word_positions):
         stacked = ops.stack(layers, axis=2) if len(layers) > 1 else layers[0][:, :, None]
+        stacked = ops.reshape(stacked, (ops.shape(word_positions)[0], -1, *stacked.shape[2:]))
         positions = ops.maximum(word_positions, 0)[..., None, None]
         return ops.take_along_axis(stacked, positions, axis=1)
 
@@ -137,12 +147,12 @@ class Encoded:
         encoder: Any encoder.
         layers: `LayerChoice` of the layers to read; `None` for the last layer.
         frozen: If True, the encoder has no training and no dropout.
-        rows: Number of rows P of an example.
+        rows: Number of rows P of an example; `None` for any number, as of documents.
 
     Attributes:
         inputs: Inputs of the head, (B, T, ...), or (B, P, T, ...) for several rows.
         texts: Inputs of the encoder, (P B, T, ...): the first rows of all examples come before the
-            second ones.
+            second ones. For any number of rows (B P, T, ...): the rows of an example are together.
         outputs: Outputs of the encoder.
         layers: List of the n selected layers, each (P B, T, D).
     """
@@ -150,7 +160,12 @@ class Encoded:
     def __init__(self, encoder, layers=None, frozen=False, rows=1):
         self.rows = rows
         self.inputs, self.texts = dict(encoder.input), dict(encoder.input)
-        if rows > 1:
+        if rows is None:
+            as_rows = AsRows(name="as_rows")
+            for name, x in encoder.input.items():
+                self.inputs[name] = keras.Input((None, *x.shape[1:]), dtype=x.dtype, name=name)
+                self.texts[name] = as_rows(self.inputs[name])
+        elif rows > 1:
             for name, x in encoder.input.items():
                 x = keras.Input((rows, *x.shape[1:]), dtype=x.dtype, name=name)
                 self.inputs[name] = x
@@ -180,7 +195,7 @@ class Encoded:
         positions = keras.Input((None,), dtype="int32", name="word_positions")
         self.inputs["word_positions"] = positions
         layers = self.layers
-        if self.rows > 1:  # (B, P T, D)
+        if self.rows is not None and self.rows > 1:  # (B, P T, D)
             layers = [ops.concatenate(ops.split(x, self.rows, axis=0), axis=1) for x in layers]
         return FirstTokens(name="first_tokens")(layers, positions), positions >= 0
 

@@ -49,6 +49,7 @@ class Head(FitsBatches, keras.Model):
         per_token: Whether each token of a row has an output, for a question with its passage.
         scores: Whether labels are numbers; `labels` then holds the lowest and the highest.
         marks_predicates: Whether a predicate of each example is an input.
+        reads_documents: Whether an example is a document with its sentences.
         trained_on_pairs: Whether it was trained on pairs of texts, the only input of `predict`;
             `None` if unknown.
         encoded: Symbolic tensors of the encoder's inputs (B P, T) and last layer (B P, T, D), for
@@ -60,6 +61,7 @@ class Head(FitsBatches, keras.Model):
     per_token = False
     scores = False
     marks_predicates = False
+    reads_documents = False
     learns_from = (
         "make batches of examples: model.fit(model.batches([Example(text, label), ...])), and "
         "evaluate(model.batches(examples, training=False))"
@@ -80,7 +82,8 @@ class Head(FitsBatches, keras.Model):
         placement: Placement | None,
         name: str | None,
         pairs: bool | str = False,
-        rows: int = 1,
+        rows: int | None = 1,
+        **output_options,
     ):
         labels = as_names(labels, "labels")
         self.check_labels(labels)
@@ -105,8 +108,9 @@ class Head(FitsBatches, keras.Model):
         if task_network is None:
             shape = features.shape[-2:]
             task_network = self.build_task_network(
-                shape, len(labels), layers, reader, dropout, placement, width, pairs, pool
-            )
+                shape, len(labels), layers, reader, dropout, placement, width, pairs, pool,
+                **output_options,
+            )  # fmt: skip
         logits = task_network(read_of)
         super().__init__(inputs, logits, name=name)
         self.task_network = task_network
@@ -210,6 +214,7 @@ class Head(FitsBatches, keras.Model):
         words: int | None = None,
         pairs: bool | str = False,
         pool: str | None = None,  # used by heads of two rows, see `Classifier`
+        **output_options,
     ) -> TaskNetwork:
         """Builds the task network from features (B, W, *shape) to logits.
 
@@ -220,6 +225,7 @@ class Head(FitsBatches, keras.Model):
             placement: A `Placement`; by default the features are the reader's input.
             words: Width of the word vectors next to the features, or `None`.
             pairs, pool: As in `Classifier`.
+            **output_options: Options of `output_of`.
 
         Returns:
             A `TaskNetwork` of `features` (B, W, n, D), `padding_mask` (B, W), and on request
@@ -266,8 +272,8 @@ class Head(FitsBatches, keras.Model):
             appended = combined("output") if placement.place != "input" else None
             x = read(reader, x, mask, inputs, appended)
         x = cls.before_output(x, mask, reader, pairs)
-        logits = cls.masked(cls.output_of(x, num_labels, dropout, reader, inputs), inputs)
-        return TaskNetwork(inputs, logits, name="task_network")
+        logits = cls.output_of(x, num_labels, dropout, reader, inputs, **output_options)
+        return TaskNetwork(inputs, cls.masked(logits, inputs), name="task_network")
 
     @classmethod
     def more_inputs(
@@ -488,7 +494,7 @@ class Head(FitsBatches, keras.Model):
             pair = pair if pairs is None else pairs[i]
             chosen = getattr(item, "choices", None) if choices is None else choices[i]
             place = {"where": getattr(item, "where", ""), "lines": getattr(item, "lines", None)}
-            place["predicate"] = getattr(item, "predicate", None)
+            place |= {name: getattr(item, name, None) for name in ("predicate", "sentences")}
             examples.append(Unlabelled(text, pair, choices=chosen, **place))
         return examples
 
@@ -509,15 +515,8 @@ class Head(FitsBatches, keras.Model):
             for i, example in enumerate(examples):
                 if not is_missing(getattr(example, "label", None)):
                     self.check_label(example, i)
-        limit = self.encoder.max_sequence_length
-        options = {"max_length": limit, **options}
-        if options["max_length"] is not None:
-            check_whole(options["max_length"], "max_length")
-        if limit is not None and (options["max_length"] or 0) > limit:
-            raise ValueError(
-                f"`max_length` must be at most the encoder's {limit} positions. "
-                f"Received: {options['max_length']}"
-            )
+        options = {"max_length": self.encoder.max_sequence_length, **options}
+        self.check_length(options["max_length"])
         return batches(
             examples,
             self.tokenizer,
@@ -533,6 +532,17 @@ class Head(FitsBatches, keras.Model):
             scores=self.scores,
             **{"inputs": self._batch_inputs(), **options},
         )
+
+    def check_length(self, max_length: int | None) -> None:
+        """Raises unless the encoder reads rows of `max_length` tokens."""
+        if max_length is not None:
+            check_whole(max_length, "max_length")
+        limit = self.encoder.max_sequence_length
+        if limit is not None and (max_length or 0) > limit:
+            raise ValueError(
+                f"`max_length` must be at most the encoder's {limit} positions. "
+                f"Received: {max_length}"
+            )
 
     def _batch_inputs(self):
         """Returns the names of the arrays in batches."""

@@ -283,12 +283,7 @@ class SpanFinder(Head):
         if isinstance(examples, dict):
             return super().batches(examples, **options)
         max_length = options.pop("max_length", None) or self.max_length
-        limit = self.encoder.max_sequence_length
-        if limit is not None and max_length > limit:
-            raise ValueError(
-                f"`max_length` must be at most the encoder's {limit} positions. "
-                f"Received: {max_length}"
-            )
+        self.check_length(max_length)
         windows = Windows(
             examples,
             self.tokenizer,

@@ -57,11 +57,7 @@ def coreference_scores(
     >>> round(scores["muc"]["recall"], 3), round(scores["b_cubed"]["precision"], 3)
     (0.667, 0.733)
     """
-    totals = np.zeros((len(MEASURES), 4))
-    for document, (true, predicted) in enumerate(zip(*both(y_true, y_pred), strict=True)):
-        true = _checked(true, document, "y_true", singletons)
-        predicted = _checked(predicted, document, "y_pred", singletons)
-        totals += _counts(true, predicted)
+    totals = coreference_counts(y_true, y_pred, singletons).sum(axis=0)
     return {name: _of_counts(counts) for name, counts in zip(MEASURES, totals, strict=True)}
 
 
@@ -125,13 +121,11 @@ def lea(y_true: Clusters, y_pred: Clusters) -> float:
     return coreference_scores(y_true, y_pred)["lea"]["f1"]
 
 
-def conll_coreference_f1(y_true: Clusters, y_pred: Clusters) -> float:
+def conll_coreference_f1(y_true: Clusters, y_pred: Clusters, singletons: bool = True) -> float:
     """Mean F1 of MUC, B-cubed and CEAF, the score of CoNLL-2012.
 
-    Singletons count; remove them for OntoNotes, see `coreference_scores`.
-
     Args:
-        y_true, y_pred: As in `coreference_scores`.
+        y_true, y_pred, singletons: As in `coreference_scores`.
 
     Returns:
         F1 in [0, 1].
@@ -140,8 +134,28 @@ def conll_coreference_f1(y_true: Clusters, y_pred: Clusters) -> float:
     >>> conll_coreference_f1(truth, truth)
     1.0
     """
-    scores = coreference_scores(y_true, y_pred)
+    scores = coreference_scores(y_true, y_pred, singletons)
     return sum(scores[name]["f1"] for name in MEASURES[:3]) / 3
+
+
+def coreference_counts(y_true: Clusters, y_pred: Clusters, singletons: bool = True) -> np.ndarray:
+    """Counts the terms of the four measures in each document.
+
+    Args:
+        y_true, y_pred, singletons: As in `coreference_scores`.
+
+    Returns:
+        (documents, 4, 4): MUC, B-cubed, CEAF and LEA; numerator and denominator of recall, then of
+        precision.
+
+    >>> coreference_counts([[[1, 2, 3]]], [[[1, 2]]])[0, 0].tolist()  # MUC: 1 of 2 links, 1 of 1
+    [1.0, 2.0, 1.0, 1.0]
+    """
+    counts = []
+    for document, (true, predicted) in enumerate(zip(*both(y_true, y_pred), strict=True)):
+        true = _checked(true, document, "y_true", singletons)
+        counts.append(_counts(true, _checked(predicted, document, "y_pred", singletons)))
+    return np.array(counts).reshape(-1, len(MEASURES), 4)
 
 
 def _checked(clusters, document, name, singletons):

@@ -403,6 +403,8 @@ def check_batches(model, batches):
     if not isinstance(batches, Batches):
         return
     limit = getattr(getattr(model, "encoder", model), "max_sequence_length", None)
+    if getattr(model, "reads_documents", False):
+        limit = None  # a row is a document; `DocumentRows` limits its windows
     if limit is not None and batches.buckets[-1] > limit:
         raise ValueError(
             f"Batches for this model must have at most {limit} positions: make them with "

@@ -47,6 +47,7 @@ class _Rows:
         self.texts = [(getattr(e, "text", e), getattr(e, "pair", None)) for e in examples]
         self.paired = any(pair is not None for _, pair in self.texts)
         self.apart = read_apart(examples, tokenizer)
+        self.sentences = [getattr(e, "sentences", None) for e in examples]
 
     def _check_pairs(self):
         single = [i for i, (_, pair) in enumerate(self.texts) if pair is None]
@@ -67,12 +68,17 @@ class WordRows(_Rows):
         self._check_pairs()
         self.limit = limit
         self.settings = ("texts",) if self.paired else ()
+        if any(self.sentences):  # windows end between sentences
+            self.settings += (self.sentences,)
         self.words = functools.partial(words_of, examples, tokenizer, limit)
 
     def pack(self):
         if self.apart:
             return self._pack_apart()
-        rows = [Unlabelled(*both) for both in self.texts]
+        rows = [
+            Unlabelled(*both, sentences=sizes)
+            for both, sizes in zip(self.texts, self.sentences, strict=True)
+        ]
         packed = PackedExamples(rows, self.tokenizer, max_length=self.limit, words=True)
         counts = np.bincount(packed.examples_of, packed.words).astype(np.int64)
         if not self.paired:

@@ -29,6 +29,7 @@ from keras_plm.transfer.layer_choices import layer_choice
 from keras_plm.transfer.method import (
     READERS,
     Method,
+    check_documents,
     check_head,
     check_reader,
     check_reads,
@@ -149,6 +150,7 @@ class FeatureBased(Method):
                 "Choices need fine-tuning: use `FineTune`. Received: head=MultipleChoice"
             )
         check_reads(self.reader, head, examples)
+        check_documents(head, self.batch_size)
         if head.marks_predicates and self._reads is None:
             raise ValueError(
                 "A linear output of frozen features cannot know the predicate: choose another "
@@ -212,8 +214,7 @@ class FeatureBased(Method):
 
         Raises:
             ValueError: If there is no reader for `words`, or placement "output" has no `words`. If
-                the head is not a `Classifier`, `Regressor`, `Tagger`, `CRFTagger` or `SpanFinder`,
-                or the reader does not fit the head or the examples.
+                the head is a `MultipleChoice`, or the reader does not fit the head or the examples.
             FloatingPointError: If training diverges: its loss or its predictions are not finite.
         """
         train, dev, labels = labelled(train, dev, labels)
@@ -315,7 +316,7 @@ class FeatureBased(Method):
         """Trains the task network of a head on stored features.
 
         Args:
-            head: Class of the head: `Classifier`, `Regressor`, `Tagger` or `SpanFinder`.
+            head: Class of the head.
             stores: The `FeatureStore` of `train` and, if given, of `dev`.
             train, dev, labels, metric, callbacks, verbose: As in `FineTune.fit`.
             words: Stores of word vectors next to the features, see `FeatureStore.build_words`.
@@ -348,7 +349,7 @@ class FeatureBased(Method):
         task_network.reader = reader
         targets = head.targets(train, labels, stores[0].windows)
         options = {"batch_size": self.batch_size, "seed": self.seed, **self._asks}
-        options["predicate_marks"] = head.marks_predicates
+        options |= _inputs_of(head)
         source = stores[0].batches(choice, targets, words=word_stores[0], **options)
         score = scorer(
             head,
@@ -396,7 +397,7 @@ class FeatureBased(Method):
         """
         size = {"tokens_per_batch": 8192} if batch_size is None else {"batch_size": batch_size}
         options = {"training": False, **size, **self._asks}
-        options["predicate_marks"] = head.marks_predicates
+        options |= _inputs_of(head)
         source = store.batches(self.layers, words=words, **options)
         logits = [None] * len(store)
         for rows, outputs in run_on(task_network, source, verbose):
@@ -404,6 +405,11 @@ class FeatureBased(Method):
                 logits[row] = output
         source, settled = store.windows or StoredRows(store), getattr(task_network, "settled", {})
         return head.decode(labels, logits, source, probabilities, **settled)
+
+
+def _inputs_of(head):
+    """Returns options of `FeatureStore.batches` for inputs of a head other than features."""
+    return {"predicate_marks": head.marks_predicates, "sentence_ids": head.reads_documents}
 
 
 class StoredRows:

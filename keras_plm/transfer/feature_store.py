@@ -11,6 +11,7 @@ from typing import Any, Self
 import keras
 import numpy as np
 
+from keras_plm.data import documents
 from keras_plm.data.batching import Batches, few_lengths
 from keras_plm.data.packing import stack_padded, words_of
 from keras_plm.data.pair_positions import PairPositions
@@ -91,7 +92,7 @@ class FeatureStore:
                 self.counts, np.cumsum(counts, axis=1) - counts, counts
             )
         self._words = words
-        self.predicates = None  # of each example, set by `build`
+        self.predicates = self.sentences = None  # of each example, set by `build`
 
     @functools.cached_property
     def word_character_ids(self) -> CharacterIds:
@@ -158,10 +159,13 @@ class FeatureStore:
         asked = encoder, tokenizer, rows.texts, pool, precision, VERSION, *rows.settings
         final = Path(folder) / fingerprint(*asked)[:24]
         kind = len(encoder.output["layers"]), encoder.hidden_dim
-        predicates = [getattr(example, "predicate", None) for example in examples]
+        predicates, sentences = (
+            [getattr(example, name, None) for example in examples]
+            for name in ("predicate", "sentences")
+        )
         store = cls._open(final, rows, kind)
         if store is not None:
-            store.predicates = predicates
+            store.predicates, store.sentences = predicates, sentences
             return store
         content = rows.pack()
         each = [rows.sizes(source) for source in content[0]]
@@ -173,7 +177,7 @@ class FeatureStore:
             if store is None:
                 cls._write(final, encoder, rows, content, each, shape, batch_size, verbose)
                 store = cls(final, rows.windows, rows.words)
-            store.predicates = predicates
+            store.predicates, store.sentences = predicates, sentences
             return store
 
     @classmethod
@@ -310,6 +314,7 @@ class FeatureStore:
         word_character_ids: bool = False,
         pair_positions: bool = False,
         predicate_marks: bool = False,
+        sentence_ids: bool = False,
         **options,
     ) -> Batches:
         """Creates `Batches` of features for a head's task network.
@@ -324,11 +329,13 @@ class FeatureStore:
             word_character_ids: If True, `x` also holds characters of words, see `data.batches`.
             pair_positions: If True, `x` also holds positions of two texts, see `data.batches`.
             predicate_marks: If True, `x` also holds marks of predicates, see `data.batches`.
+            sentence_ids: If True, `x` also holds the index of each word's sentence, see
+                `data.documents.sentence_ids`.
             **options: Other arguments of `Batches`.
 
         Raises:
-            ValueError: If `words` has other words, or the store lacks the words, the second texts
-                or the predicates that `x` needs.
+            ValueError: If `words` has other words, or the store lacks the words, the second texts,
+                the predicates or the sentences that `x` needs.
         """
         choice = layer_choice(choice)
         targets = None if targets is None else as_rows(targets, "targets")
@@ -349,10 +356,16 @@ class FeatureStore:
                 "Roles belong to a predicate: build the store from `Example(words, tags, "
                 "predicate=index)`. Received: examples without a predicate"
             )
+        if sentence_ids and None in (self.sentences or [None]):
+            raise ValueError(
+                "Documents need sentences: build the store from `Example(words, clusters, "
+                "sentences=sizes)`. Received: examples without sentences"
+            )
         rows = _StoreRows(
             self, choice, targets, words, word_character_ids, pair_positions, not training
         )
         rows.predicates = np.array(self.predicates) if predicate_marks else None
+        rows.sentences = self.sentences if sentence_ids else None
         alike = self.counts.min() == self.counts.max()
         if alike and (training or self.counts.max() <= 2):  # pooled: one vector per text
             options = {"buckets": [int(self.counts.max())], **options}
@@ -383,7 +396,7 @@ class _StoreRows:
         self.store, self.choice, self.targets, self.words = store, choice, targets, words
         self.character_ids = store.word_character_ids if word_character_ids else None
         self.pair_positions = store.pair_positions if pair_positions else None
-        self.few_shapes, self.predicates = few_shapes, None
+        self.few_shapes, self.predicates, self.sentences = few_shapes, None, None
 
     def collate(self, rows, length, rng, epoch):
         store = self.store
@@ -400,6 +413,10 @@ class _StoreRows:
         if self.predicates is not None:
             marks = np.arange(length) == self.predicates[rows][:, None]
             x["predicate_marks"] = marks.astype("int32")
+        if self.sentences is not None:
+            x["sentence_ids"] = documents.sentence_ids(
+                [self.sentences[row] for row in rows], length
+            )
         if self.pair_positions is not None:
             x |= self.pair_positions.arrays(
                 rows, length, few_lengths(length) if self.few_shapes else None
@@ -417,6 +434,8 @@ class _StoreRows:
             return np.stack(targets), np.ones((len(rows), len(targets[0])), "float32")
         if np.ndim(targets[0]) == 0:
             return np.array(targets), None
+        if np.ndim(targets[0]) == 2:  # of a document
+            return stack_padded(targets, length), None
         return stack_padded(targets, length), real.astype("float32")
 
 

@@ -25,6 +25,7 @@ from keras_plm.transfer.lora import adapt, merged
 from keras_plm.transfer.method import (
     READERS,
     Method,
+    check_documents,
     check_head,
     check_reader,
     check_reads,
@@ -191,8 +192,8 @@ class FineTune(Method):
 
         Args:
             encoder: A pre-trained encoder.
-            head: Class of the head: `Classifier`, `Regressor`, `Tagger`, `MultipleChoice` or
-                `SpanFinder`.
+            head: Class of the head, one of `keras_plm.heads`. For a `CoreferenceResolver` set
+                `batch_size=1`.
             tokenizer: The encoder's tokenizer.
             train: A list of `Example`.
             dev: Examples of the dev set, which choose the best epoch and a `SpanFinder`'s threshold
@@ -218,6 +219,7 @@ class FineTune(Method):
         """
         train, dev, labels = labelled(train, dev, labels)
         check_head(head)
+        check_documents(head, self.batch_size)
         check_encoder(encoder, tokenizer)
         distribution = distribution or Distribution()
         if not isinstance(distribution, Distribution):

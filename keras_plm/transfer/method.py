@@ -20,6 +20,7 @@ from keras_plm.heads.span_finder import NO_ANSWER
 from keras_plm.training.optimizers import BertAdamW, loss_scaled
 from keras_plm.training.schedules import WarmupLinearDecay
 
+MOST_DOCUMENTS = 4  # of a step: one of 2,000 words needs about 2 GB
 READERS = {"linear": None, "bilstm": BiLSTM, "bcn": BCN, "esim": ESIM, "bidaf": BiDAF}
 
 
@@ -165,6 +166,15 @@ def check_head(head):
         )
 
 
+def check_documents(head, batch_size):
+    """Raises if a head that reads documents would read many in a step."""
+    if head.reads_documents and batch_size > MOST_DOCUMENTS:
+        raise ValueError(
+            f"Documents are long: set `batch_size` (--batch-size) to 1, at most {MOST_DOCUMENTS} "
+            f"per step. Received: batch_size={batch_size}"
+        )
+
+
 def check_reader(reader, units):
     """Raises unless the name and the width of a reader are valid."""
     if units is not None:
@@ -202,8 +212,8 @@ def default_metric(
 ) -> Callable[[Any, Any], float]:
     """Returns the default metric of a head.
 
-    It is accuracy; Pearson's correlation for scores, F1 of spans for tags that mark spans, and
-    SQuAD's F1 for answers from a passage.
+    It is accuracy; Pearson's correlation for scores, F1 of spans for tags that mark spans or roles,
+    SQuAD's F1 for answers from a passage, and the mean F1 of CoNLL-2012 for coreference.
 
     Args:
         head: Class of the head.
@@ -230,5 +240,7 @@ def default_metric(
         return metrics.accuracy
     if head.marks_predicates:
         return metrics.role_f1
+    if head.reads_documents:
+        return metrics.conll_coreference_f1
     scheme = tag_scheme_of(examples) or metrics.tag_scheme(labels)
     return metrics.word_accuracy if scheme is None else metrics.span_f1

@@ -113,7 +113,8 @@ def can_probe(
     """Whether `fit_probes` trains the same heads as `FeatureBased.fit_reader`."""
     others = method.feature_dropout, method.penalty, method.mix_norm
     chooses_threshold = head.per_token and NO_ANSWER in labels
-    return not (method.reader != "linear" or store.pairs or any(others) or chooses_threshold)
+    other_output = chooses_threshold or head.reads_documents
+    return not (method.reader != "linear" or store.pairs or any(others) or other_output)
 
 
 def in_blocks(

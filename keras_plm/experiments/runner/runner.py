@@ -38,6 +38,7 @@ from keras_plm.experiments.statistics import summands
 from keras_plm.files.disk_space import try_to_write
 from keras_plm.files.fingerprint import fingerprint
 from keras_plm.files.writing import replacing
+from keras_plm.heads import Tagger
 from keras_plm.heads.encoded import check_word_vectors
 from keras_plm.training.distribution import Distribution, distribute
 from keras_plm.training.resume import set_seed
@@ -109,7 +110,7 @@ class Runner:
         self._stores, self._words, self._joined, self._limited = {}, {}, {}, {}
         self._common_fit = CommonFit(self)
         self.scheme = None
-        if self.task.head.kind == "words":
+        if issubclass(self.task.head, Tagger):
             every = [example for part in self.examples.values() for example in part]
             self.scheme = tag_scheme_of(every)
         texts = [[_content(e) for e in part] for part in self.examples.values()]
@@ -275,9 +276,10 @@ class Runner:
                     f"{self.task.name}"
                 )
         head = self.task.head
-        if run.document_tokens and (not head.per_word or head.per_token or head.marks_predicates):
+        others = head.per_token, head.marks_predicates, head.reads_documents
+        if run.document_tokens and (not head.per_word or any(others)):
             raise ValueError(
-                "`document_tokens` needs a task of tagged words without predicates. "
+                "`document_tokens` needs a task of tagged words without predicates or clusters. "
                 f"Received: document_tokens={run.document_tokens} on {self.task.name}"
             )
         if run.reads_features:
@@ -349,7 +351,8 @@ class Runner:
 
         They count as errors.
         """
-        if self.task.head.scores or self.task.head.per_token:
+        head = self.task.head
+        if head.scores or head.per_token or head.reads_documents:
             return []
         known, others = set(self._labels), [*self.examples["dev"], *self.examples["test"]]
         return [name for name in label_names(others) if name not in known]
@@ -542,8 +545,8 @@ def _content(example):
     """Returns the parts of an example that determine a result; some only if it has them."""
     later = (example.choices, example.starts)
     lists = [list(values) for values in later if values is not None]
-    predicate = [] if example.predicate is None else [example.predicate]
-    return (example.text, example.pair, example.label, *lists, *predicate)
+    values = [v for v in (example.predicate, example.sentences) if v is not None]
+    return (example.text, example.pair, example.label, *lists, *values)
 
 
 def _curve(log):

@@ -2,11 +2,11 @@
 
 import importlib.util
 
-from tests.fuzz.readers import examples, results, tokens, weights
+from tests.fuzz.readers import examples, predictions, results, tokens, weights
 
 READERS = [
     reader
-    for module in (examples, tokens, weights, results)
+    for module in (examples, predictions, tokens, weights, results)
     for reader in module.READERS
     if reader.package is None or importlib.util.find_spec(reader.package)
 ]

@@ -1,7 +1,6 @@
-"""Readers of texts and labels: tables, CoNLL, SQuAD, GLUE, other tasks, inputs of `predict`."""
+"""Readers of texts and labels: tables, CoNLL, SQuAD, GLUE and other tasks."""
 
 import csv
-import dataclasses
 import functools
 import gzip
 import io
@@ -19,6 +18,7 @@ from keras_plm.data.formats.squad import evaluate_squad, read_predictions, read_
 from keras_plm.data.formats.tables import read_table
 from keras_plm.data.labels import label_names
 from keras_plm.datasets.choices import read_race, read_story_cloze, read_swag
+from keras_plm.datasets.coreference import read_coreference
 from keras_plm.datasets.pairs import read_scitail, read_sick
 from keras_plm.datasets.questions import read_qnli, read_squad1, read_squad2
 from keras_plm.datasets.semantic_roles import read_roles
@@ -30,12 +30,8 @@ from keras_plm.datasets.tasks import (
     write_text_of,
 )
 from keras_plm.datasets.word_similarity import read_pairs, read_questions
-from keras_plm.experiments.predict import open_model, predict, read_inputs
-from keras_plm.heads import Classifier, MultipleChoice, SpanFinder, Tagger
-from keras_plm.training.resume import set_seed
 from tests.fuzz.cases import Reader
-from tests.fuzz.readers.tokens import WORDPIECE, find
-from tests.fuzz.readers.weights import bert, finite
+from tests.fuzz.readers.tokens import find
 
 
 def content(path):
@@ -453,6 +449,11 @@ ROLES = "".join(
     ]}) + "\n"
     for i in range(3)
 )  # fmt: skip
+DOCUMENTS = "".join(
+    json.dumps({"doc": f"d{i}", "sentences": [["Ann", "met", "Tom", "."], ["She", "sings"]],
+                "clusters": [[[0, 0, 1], [1, 0, 1]]], "singletons": [[0, 2, 3]]}) + "\n"
+    for i in range(3)
+)  # fmt: skip
 SENTENCES = ",".join(f"InputSentence{i}" for i in range(1, 5))
 STORY = f"InputStoryid,{SENTENCES},RandomFifthSentenceQuiz1,RandomFifthSentenceQuiz2,"
 STORY += "AnswerRightEnding\n"
@@ -514,6 +515,24 @@ def pairs_are(folder, pairs):
     return None
 
 
+def clusters_are(folder, examples):
+    """Checks that examples have exactly the mentions in the file, in its clusters."""
+    rows = [json.loads(line) for line in content(folder / "d.jsonl").split("\n") if line.strip()]
+    right, found = [], []
+    for row, example in zip(rows, examples, strict=True):
+        clusters = [*row["clusters"], *([one] for one in row["singletons"])]
+        words = [
+            [row["sentences"][sentence][start:end] for sentence, start, end in cluster]
+            for cluster in clusters
+        ]
+        right.append((row["sentences"], words))
+        ends = [sum(example.sentences[:i]) for i in range(len(example.sentences) + 1)]
+        sentences = [example.text[a:b] for a, b in zip(ends, ends[1:], strict=False)]
+        of_clusters = [[example.text[a:b] for a, b in cluster] for cluster in example.label]
+        found.append((sentences, of_clusters))
+    return None if found == right else "clusters that differ from those of the file"
+
+
 OTHERS = [
     Reader("sst_trees", {"t.txt": "(3 (2 Good) (2 film))\n(1 (1 Bad) (2 (2 ,) (2 film)))\n"},
            lambda f: read_trees(find(f, "t.txt")), {"t.txt": "text"}, None, 0.6, gz=True),
@@ -532,88 +551,12 @@ OTHERS = [
            {"s.csv": "text"}, chosen("AnswerRightEnding", 1), 0.5),
     Reader("semantic_roles", {"r.jsonl": ROLES}, lambda f: read_roles(f / "r.jsonl"),
            {"r.jsonl": "jsonl"}, roles_are, 0.5),
+    Reader("coreference", {"d.jsonl": DOCUMENTS}, lambda f: read_coreference(f / "d.jsonl"),
+           {"d.jsonl": "jsonl"}, clusters_are, 0.5),
     Reader("word_pairs", {"p.txt": "tiger cat 7.35\nold new 1.58\nbook\tpaper\t7\n"},
            lambda f: read_pairs(f / "p.txt"), {"p.txt": "text"}, pairs_are, 0.5),
     Reader("word_questions", {"q.txt": ANALOGIES}, lambda f: read_questions(f / "q.txt"),
            {"q.txt": "text"}, lambda f, found: None if found else "no questions", 0.5),
 ]  # fmt: skip
 
-# ---- predict
-
-
-def head(kind):
-    """Returns a small trained head."""
-    set_seed(0)
-    options = {"tokenizer": WORDPIECE}
-    if kind == "answers":
-        return SpanFinder(bert(64), **options)
-    if kind == "choices":
-        return MultipleChoice(bert(64), labels=range(2), **options)
-    if kind == "tags":
-        return Tagger(bert(64), labels=["O", "B-PER"], **options)
-    return Classifier(bert(64), labels=["bad", "good"], **options)
-
-
-@functools.cache
-def opened(kind):
-    """Returns the same head, read from its file."""
-    with tempfile.TemporaryDirectory() as folder:
-        head(kind).save(Path(folder) / "m.keras")
-        return open_model(Path(folder) / "m.keras")
-
-
-def open_and_predict(folder):
-    model = open_model(folder / "m.keras")
-    pairs = ["we saw it"] if model.trained_on_pairs else None
-    model.predict(["a good film"], pairs=pairs)
-    return model
-
-
-def shorter(example, most=10_000):
-    """Shortens an example so that prediction is fast."""
-    pair = example.pair and example.pair[:most]
-    return dataclasses.replace(example, text=example.text[:most], pair=pair)
-
-
-def predicting(kind, name):
-    def read(folder):
-        model = opened(kind)
-        examples = [shorter(e) for e in read_inputs(find(folder, name), model)[:6]]
-        answers = kind == "answers"
-        with tempfile.TemporaryDirectory() as other:
-            written = predict(model, examples, Path(other) / "out.json", not answers)
-        rows = json.loads(written) if answers else rows_of_json_lines(written)
-        return len(examples), len({e.id for e in examples}) if answers else None, len(rows)
-
-    return read
-
-
-def as_many(folder, counts):
-    examples, names, rows = counts
-    if rows != (examples if names is None else names):
-        return f"{rows} predictions for {examples} inputs"
-    return None
-
-
-INPUTS = {
-    "txt": ("labels", {"x.txt": "a good film\nwe saw it\n"}, "text"),
-    "csv": ("labels", {"x.csv": "text,pair\na good film,it is\nwe saw it,no\n"}, "text"),
-    "jsonl": ("labels", {"x.jsonl": '{"text": "a film", "n": 1}\n{"text": "we saw"}\n'}, "jsonl"),
-    "jsonl_tags": ("tags", {"x.jsonl": '{"text": ["Ann", "met"]}\n{"text": ["it"]}\n'}, "jsonl"),
-    "conll": ("tags", {"x.conll": CONLL}, "text"),
-    "txt_tags": ("tags", {"x.txt": "Ann met Tom\nit was\n"}, "text"),
-    "jsonl_choices": ("choices", {
-        "x.jsonl": '{"text": "Ann", "choices": ["a", "it"]}\n{"text": "b", "choices": ["c", "d"]}\n'
-    }, "jsonl"),
-    "squad": ("answers", {"x.json": SQUAD}, "json"),
-}  # fmt: skip
-
-PREDICTIONS = [
-    Reader("keras_model", lambda f: head("labels").save(f / "m.keras"), open_and_predict,
-           {"m.keras": "zip"}, lambda f, model: finite(model), 0.3),
-    *(Reader(f"predict_{name}", files, predicting(kind, next(iter(files))),
-             dict.fromkeys(files, mutation), as_many, 0.3)
-      for name, (kind, files, mutation) in INPUTS.items()),
-]  # fmt: skip
-
-READERS = [*PLAIN, *QUESTIONS, *GLUE_TASKS, *OTHERS, *PREDICTIONS]
+READERS = [*PLAIN, *QUESTIONS, *GLUE_TASKS, *OTHERS]

@@ -1,4 +1,4 @@
-"""Rows with the sentences of a document."""
+"""Rows with the sentences of a document, and rows of whole documents in windows."""
 
 import json
 
@@ -7,7 +7,7 @@ import pytest
 
 import keras_plm
 from keras_plm.cli.main import main
-from keras_plm.data.documents import join_sentences, part_sentences
+from keras_plm.data.documents import DocumentRows, join_sentences, part_sentences
 from keras_plm.data.task import Example
 from keras_plm.models import BERT
 from keras_plm.tokenizers import Characters, WordPiece
@@ -93,3 +93,53 @@ def test_harness_scores_each_sentence_of_a_document_row(method, epochs, tmp_path
         assert main([*command, "--document-tokens", "16", limit, "5"]) == 2
         shown = " ".join(capsys.readouterr().err.split())
         assert "omit `train_limit` and `dev_limit`" in shown
+
+
+def document(rng, count):
+    """Returns a document of `count` sentences."""
+    sentences = [sentence(rng, "d").text for _ in range(count)]
+    return Example(sum(sentences, []), sentences=[len(words) for words in sentences])
+
+
+class TestDocumentRows:
+    @pytest.mark.parametrize("max_length", [4, 7, 12, 100, None])
+    def test_positions_find_the_tokens_of_all_words(self, max_length):
+        rng, tokenizer = np.random.default_rng(0), WordPiece(PIECES)
+        examples = [document(rng, count) for count in (1, 9, 4, 30)]
+        rows = DocumentRows(examples, tokenizer, max_length)
+        source = rows.batches(training=False, batch_size=2)
+        for i in range(len(source)):
+            (x,) = source[i]
+            longest = 1 + 2 + max_length if max_length else None
+            assert longest is None or x["token_ids"].shape[2] <= longest
+            for b, row in enumerate(source.rows(i)):
+                words = examples[row].text
+                ids = x["token_ids"][b].ravel()[x["word_positions"][b, : len(words)]]
+                expected = [tokenizer.encode([[word]]).token_ids[1] for word in words]
+                assert ids.tolist() == expected
+                assert (x["word_positions"][b, len(words) :] == -1).all()
+                sizes = examples[row].sentences
+                ids = np.repeat(np.arange(len(sizes)), sizes)
+                assert x["sentence_ids"][b, : len(words)].tolist() == ids.tolist()
+
+    def test_windows_end_between_sentences_that_fit(self):
+        words = list("a cat a cat a cat a cat a cat a".split())
+        rows = DocumentRows([Example(words, sentences=[2, 2, 6, 1])], WordPiece(PIECES), 6)
+        (x,) = rows.batches(training=False)[0]
+        # Four words fit next to [CLS] and [SEP]: two sentences, then parts of the long one.
+        assert (x["token_ids"][0] > 3).sum(axis=1).tolist() == [4, 4, 3]
+        (x,) = DocumentRows([Example(words, sentences=[2, 2, 6, 1])], Characters(), None).batches(
+            training=False
+        )[0]
+        sizes = x["padding_mask"][0].sum(axis=1)
+        assert (sizes - sizes.min()).tolist() == [1, 1, 5, 0]
+
+    def test_a_bucket_has_one_number_of_windows(self):
+        rng = np.random.default_rng(1)
+        examples = [document(rng, 8) for _ in range(12)]
+        source = DocumentRows(examples, WordPiece(PIECES), 9).batches(buckets=1)
+        assert len({x["token_ids"].shape for (x,) in source}) == 1
+
+    def test_documents_without_sentences_are_refused(self):
+        with pytest.raises(ValueError, match="f:3: Coreference needs the sentences"):
+            DocumentRows([Example(["a"], where="f:3")], WordPiece(PIECES), 9)

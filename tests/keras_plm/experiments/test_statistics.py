@@ -31,6 +31,19 @@ GOLDS = [RNG.choice(WORDS[:3], 2).tolist() if RNG.random() < 0.7 else [] for _ i
 ANSWERS = RNG.choice(WORDS, 50).tolist()
 
 
+def clusters(seed):
+    """Returns random clusters of some of seven mentions, for 50 documents."""
+    rng, found = np.random.default_rng(seed), []
+    for _ in range(50):
+        of_mention = {m: rng.integers(4) for m in range(7) if rng.random() < 0.8}
+        parts = [[m for m, c in of_mention.items() if c == cluster] for cluster in range(4)]
+        found.append([part for part in parts if part])
+    return found
+
+
+CLUSTERS, FOUND = clusters(0), clusters(1)
+
+
 def labels(count, seed):
     return np.random.default_rng(seed).choice([f"label {i}" for i in range(count)], 50).tolist()
 
@@ -47,6 +60,13 @@ CASES = {
     "span_f1": (metrics.span_f1, SENTENCES, GUESSES),
     "role_f1": (metrics.role_f1, SENTENCES, GUESSES),
     "word_accuracy": (metrics.word_accuracy, SENTENCES, GUESSES),
+    "coreference": (metrics.conll_coreference_f1, CLUSTERS, FOUND),
+    "coreference without singletons": (
+        functools.partial(metrics.conll_coreference_f1, singletons=False),
+        CLUSTERS,
+        FOUND,
+    ),
+    "lea": (metrics.lea, CLUSTERS, FOUND),
     "exact match": (functools.partial(metrics.squad_exact_match, version=2), GOLDS, ANSWERS),
     "squad_f1": (functools.partial(metrics.squad_f1, version=2), GOLDS, ANSWERS),
 }
