@@ -255,8 +255,8 @@ class TestDecoding:
 def test_fine_tuning_learns_clusters_and_reloads(tmp_path):
     model = model_of(dropout=0.0, max_length=9)
     train, dev = documents(), documents(8, seed=1)
-    model.compile(keras.optimizers.Adam(5e-3))
-    model.fit(model.batches(train, batch_size=4), epochs=25, verbose=0)
+    model.compile(keras.optimizers.Adam(2e-3))
+    model.fit(model.batches(train, batch_size=4), epochs=40, verbose=0)
     predicted = model.predict(dev)
     assert conll_coreference_f1([e.label for e in dev], predicted) > 0.9
     model.save(tmp_path / "coreference.keras")
@@ -270,7 +270,7 @@ def test_frozen_features_learn_clusters(make):
     train, dev = documents(), documents(8, seed=1)
     frozen = make()
     tokenizer = TOKENIZER if make is encoder else frozen.tokenizer()
-    method = FeatureBased(learning_rate=1e-2, epochs=10, dropout=0.0, batch_size=4)
+    method = FeatureBased(learning_rate=1e-2, epochs=15, dropout=0.0, batch_size=4)
     model = method.fit(frozen, CoreferenceResolver, tokenizer, train, dev)
     predicted = model.predict(dev)
     truth = [example.label for example in dev]
