@@ -30,7 +30,7 @@ LINEAR_RATES, NETWORK_RATES = "1e-3,3e-3,1e-2,3e-2,1e-1,3e-1", "3e-4,1e-3,3e-3"
 FINE_TUNING_RATES = "3e-5,1e-4,3e-4"
 
 READER = "use this reader: 'linear' or 'bilstm'; also 'bcn' for texts, 'esim' for pairs, 'bidaf' "
-READER += "for questions, 'bilstm_crf' for tagging with an encoder"
+READER += "for questions, 'bilstm_crf' for tagging with an encoder, 'alternating_lstm' for roles"
 
 # Settings that `Run.to_json` always includes. It omits other settings at their defaults: a new
 # setting then changes no name and no hash of existing results.
@@ -73,6 +73,7 @@ NEEDS = {
     "words": "network",
     "character_filters": "network",
     "units": "reader",
+    "reader_layers": "reader",
     "schedule": "training",
     "layer_decay": "training",
     "unfreeze_epochs": "training",
@@ -94,6 +95,7 @@ NAMED = {
     "words": "words_{}",
     "character_filters": "characters{}",
     "units": "units{}",
+    "reader_layers": "depth{}",
     "schedule": "{}",
     "layer_decay": "decay{:g}",
     "unfreeze_epochs": "unfreeze{}",
@@ -147,6 +149,9 @@ class Run:
     words: str = setting("", "also feed a reader the word vectors of this folder; '' for none")
     units: int = setting(
         0, "give each direction of a reader N units; 0 for half the encoder's width", least=0
+    )
+    reader_layers: int = setting(
+        0, "give the reader 'bilstm' (default 2) or 'alternating_lstm' (8) N layers", least=0
     )
     schedule: str = setting(
         "linear", f"schedule a trained encoder's learning rate this way: {', '.join(SCHEDULES)}"
@@ -290,13 +295,15 @@ class Run:
             count = None if self.pretrained_layers == "all" else int(self.pretrained_layers)
             pool = self.text_pool or None
             more = {"units": self.units or None, "lora_rank": self.lora_rank or None}
+            more["reader_layers"] = self.reader_layers or None
             return FineTune(pool=pool, pretrained_layers=count, **more, **chosen, **common)
         if not self.reads_features:
             raise ValueError(f"`Run.build` must know each method. Received: {self.method!r}")
         names = ("layers", "pool", "placement", "penalty", "mix_norm", "feature_dropout")
         names += ("character_filters",)
         chosen = {name: getattr(self, name) for name in names} | {"reader": reader}
-        return FeatureBased(units=self.units or None, **chosen, **common)
+        size = {"units": self.units or None, "reader_layers": self.reader_layers or None}
+        return FeatureBased(**size, **chosen, **common)
 
     def head(self, task):
         """Returns the class of the head for a task and this reader."""

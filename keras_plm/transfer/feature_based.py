@@ -54,10 +54,13 @@ class FeatureBased(Method):
         layers: As in `layer_choice`.
         reader: `"linear"`, only an output layer; `"bilstm"`, BERT's two-layer BiLSTM; or one of
             ELMo's networks: `"bcn"` for texts, `"esim"` for pairs of texts, `"bidaf"` for questions
-            with passages, see `keras_plm.heads.readers`. ELMo's tagger is `"bilstm"` with
+            with passages, see `keras_plm.heads.readers`; `"alternating_lstm"` is the published
+            reader of semantic roles. ELMo's tagger is `"bilstm"` with
             `character_filters` and the head `CRFTagger`.
         pool: Pooling of the vectors of a text for a linear reader.
         units: Width of each direction of the reader's LSTMs; by default half the encoder's width.
+        reader_layers: Number of layers of the reader "bilstm", by default 2, or "alternating_lstm",
+            by default 8.
         learning_rate, epochs, batch_size, warmup, weight_decay, dropout, seed: As in `FineTune`.
         feature_gb: Largest feature store, in gigabytes (10^9 bytes).
         placement: Place of the features in a reader, `"input"`, `"output"` or `"both"`, see
@@ -86,6 +89,7 @@ class FeatureBased(Method):
     reader: str = "linear"
     pool: str = "mean"
     units: int | None = None
+    reader_layers: int | None = None
     learning_rate: float = 1e-3
     epochs: int = 10
     batch_size: int = 32
@@ -103,7 +107,7 @@ class FeatureBased(Method):
     def __post_init__(self):
         super().__post_init__()
         layer_choice(self.layers)
-        check_reader(self.reader, self.units)
+        check_reader(self.reader, self.units, self.reader_layers)
         check_number(self.feature_gb, "feature_gb", least=0)
         check_one_of(self.pool, "pool", POOLINGS)
         self._placement.check(self._reads, "given to `fit`" if self._reads else None)

@@ -96,6 +96,8 @@ class FineTune(Method):
             ablations, section 5.1, over the vectors of words; `"bcn"` for texts, `"esim"` for pairs
             of texts, `"bidaf"` for questions, see `keras_plm.heads.readers`.
         units: Width of each direction of the reader's LSTMs; by default half the encoder's width.
+        reader_layers: Number of layers of the reader "bilstm", by default 2, or "alternating_lstm",
+            by default 8.
         lora_rank: Rank of LoRA matrices, or `None`. In the encoder, only these matrices of
             attention are trained; they are merged at the end, see `keras_plm.transfer.lora`. Use
             a higher learning rate; Hu et al. 2021 use 2e-4 and more. New vectors of special
@@ -134,6 +136,7 @@ class FineTune(Method):
     pretrained_layers: int | None = None
     reader: str = "linear"
     units: int | None = None
+    reader_layers: int | None = None
     lora_rank: int | None = None
     accumulation_steps: int = 1
     remat: bool = False
@@ -141,7 +144,7 @@ class FineTune(Method):
     def __post_init__(self):
         super().__post_init__()
         check_one_of(self.schedule, "schedule", SCHEDULES)
-        check_reader(self.reader, self.units)
+        check_reader(self.reader, self.units, self.reader_layers)
         check_number(self.layer_decay, "layer_decay", above=0, most=1)
         check_whole(self.unfreeze_epochs, "unfreeze_epochs", least=0)
         check_number(self.language_model_weight, "language_model_weight", least=0)

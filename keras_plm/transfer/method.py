@@ -14,14 +14,22 @@ from keras_plm.data.task import Example, as_examples
 from keras_plm.files.arguments import check_number, check_one_of, check_whole
 from keras_plm.files.sequences import as_names
 from keras_plm.heads.head import Head
-from keras_plm.heads.readers import BCN, ESIM, BiDAF, BiLSTM
+from keras_plm.heads.readers import BCN, ESIM, AlternatingLSTM, BiDAF, BiLSTM
 from keras_plm.heads.readers.reading import check_serves, texts_of
 from keras_plm.heads.span_finder import NO_ANSWER
 from keras_plm.training.optimizers import BertAdamW, loss_scaled
 from keras_plm.training.schedules import WarmupLinearDecay
 
 MOST_DOCUMENTS = 4  # of a step: one of 2,000 words needs about 2 GB
-READERS = {"linear": None, "bilstm": BiLSTM, "bcn": BCN, "esim": ESIM, "bidaf": BiDAF}
+READERS = {
+    "linear": None,
+    "bilstm": BiLSTM,
+    "bcn": BCN,
+    "esim": ESIM,
+    "bidaf": BiDAF,
+    "alternating_lstm": AlternatingLSTM,
+}
+STACKS = ("bilstm", "alternating_lstm")  # readers with a number of layers
 
 
 class KeepBest(keras.callbacks.Callback):
@@ -175,11 +183,18 @@ def check_documents(head, batch_size):
         )
 
 
-def check_reader(reader, units):
-    """Raises unless the name and the width of a reader are valid."""
+def check_reader(reader, units, layers=None):
+    """Raises unless the name, the width and the number of layers of a reader are valid."""
     if units is not None:
         check_whole(units, "units", least=1)
     check_one_of(reader, "reader", READERS)
+    if layers is not None:
+        check_whole(layers, "reader_layers", least=1)
+        if reader not in STACKS:
+            raise ValueError(
+                f"`reader_layers` needs reader={' or '.join(map(repr, STACKS))}. "
+                f"Received: reader_layers={layers}, reader={reader!r}"
+            )
 
 
 def check_reads(reader, head, examples):
@@ -198,7 +213,8 @@ def new_reader(method, width):
     if method.reader == "linear":
         return None
     units = method.units or max(width // 2, 1)
-    return READERS[method.reader](units, dropout=method.dropout, name=method.reader)
+    options = {} if method.reader_layers is None else {"num_layers": method.reader_layers}
+    return READERS[method.reader](units, dropout=method.dropout, name=method.reader, **options)
 
 
 def compile_trained(model, optimizer):

@@ -21,5 +21,15 @@ from keras_plm.heads.readers.bidaf import BiDAF
 from keras_plm.heads.readers.bilstm import BiLSTM
 from keras_plm.heads.readers.bilstm_tagger import BiLSTMTagger
 from keras_plm.heads.readers.esim import ESIM
+from keras_plm.heads.readers.highway_lstm import AlternatingLSTM, HighwayLSTM
 
-__all__ = ["BCN", "ESIM", "BiAttention", "BiDAF", "BiLSTM", "BiLSTMTagger"]
+__all__ = [
+    "BCN",
+    "ESIM",
+    "AlternatingLSTM",
+    "BiAttention",
+    "BiDAF",
+    "BiLSTM",
+    "BiLSTMTagger",
+    "HighwayLSTM",
+]

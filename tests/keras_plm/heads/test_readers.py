@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 
 from keras_plm.heads import Classifier, Tagger
-from keras_plm.heads.readers import BCN, ESIM, BiDAF, BiLSTM, BiLSTMTagger
+from keras_plm.heads.readers import (
+    BCN,
+    ESIM,
+    AlternatingLSTM,
+    BiDAF,
+    BiLSTM,
+    BiLSTMTagger,
+    HighwayLSTM,
+)
 from keras_plm.heads.readers.bcn import FourPools
 from keras_plm.layers import crf_losses
 from keras_plm.transfer import FeatureBased, FineTune
@@ -37,6 +45,53 @@ def read_rows(part, rows):
     mask = np.arange(x.shape[1]) < np.array(lengths)[:, None]
     found = to_numpy(part(x, padding_mask=mask))
     return [row[:length] for row, length in zip(found, lengths, strict=True)]
+
+
+@pytest.mark.compiles
+def test_alternating_lstm_equals_formulas_of_he_et_al(tmp_path):
+    x, mask = padded()
+    layer = AlternatingLSTM(3, num_layers=3, dropout=0.0)
+    check_layer(layer, {"inputs": x, "padding_mask": mask}, tmp_path)
+    output = to_numpy(layer(x, padding_mask=mask))
+
+    def sigmoid(a):
+        return 1 / (1 + np.exp(-a))
+
+    for row, length in enumerate((3, 5)):
+        read = x[row, :length].astype("float64")
+        for number, part in enumerate(layer.layers):
+            kernel, bias = (to_numpy(w).astype("float64") for w in part.project.weights)
+            recurrent = to_numpy(part.recurrent_kernel).astype("float64")
+            h, c, found = np.zeros(3), np.zeros(3), np.zeros((length, 3))
+            steps = range(length) if number % 2 == 0 else reversed(range(length))
+            for t in steps:
+                projected = read[t] @ kernel + bias
+                i, j, f, o, r = np.split(projected[:15] + h @ recurrent, 5)
+                c = sigmoid(i) * np.tanh(j) + sigmoid(f) * c
+                h = sigmoid(r) * (sigmoid(o) * np.tanh(c)) + (1 - sigmoid(r)) * projected[15:]
+                found[t] = h
+            read = found
+        assert_close(output[row, :length], read)
+    assert (output[0, 3:] == 0).all()
+
+
+def test_recurrent_dropout_keeps_its_units_at_all_steps():
+    layer = HighwayLSTM(50, dropout=0.5)
+    out = to_numpy(layer(np.ones((2, 6, 4), "float32"), training=True))
+    dropped = out == 0
+    assert (dropped == dropped[:, :1]).all()
+    assert 0.2 < dropped.mean() < 0.8 and (dropped[0] != dropped[1]).any()
+    assert not (to_numpy(layer(np.ones((2, 6, 4), "float32"))) == 0).any()
+
+
+@pytest.mark.backend_neutral
+def test_only_stacks_have_a_number_of_layers():
+    assert FeatureBased(reader="bilstm", reader_layers=3).reader_layers == 3
+    for reader in ("linear", "bcn"):
+        with pytest.raises(ValueError, match="`reader_layers` needs reader='bilstm' or 'alt"):
+            FineTune(reader=reader, reader_layers=2)
+    with pytest.raises(ValueError, match="reader_layers"):
+        FineTune(reader="bilstm", reader_layers=0)
 
 
 @pytest.mark.compiles

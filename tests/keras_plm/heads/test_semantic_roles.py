@@ -133,14 +133,22 @@ def test_fine_tuning_learns_roles_of_each_predicate_and_reloads(tmp_path):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("make", [under_torch(encoder), word_encoder])
-def test_frozen_features_learn_roles_with_a_reader(make):
+@pytest.mark.parametrize(
+    "make, reader",
+    [
+        (word_encoder, "bilstm"),
+        under_torch(encoder, "bilstm"),
+        under_torch(encoder, "alternating_lstm"),
+    ],
+)
+def test_frozen_features_learn_roles_with_a_reader(make, reader):
     train, dev = sentences(), sentences(24, seed=1)
     frozen = make()
     tokenizer = TOKENIZER if make is encoder else frozen.tokenizer()
     method = FeatureBased(
-        learning_rate=1e-2, epochs=12, dropout=0.0, batch_size=16, reader="bilstm", units=8
-    )
+        learning_rate=1e-2, epochs=12, dropout=0.0, batch_size=16, reader=reader, units=8,
+        reader_layers=2,
+    )  # fmt: skip
     model = method.fit(frozen, SemanticRoleLabeler, tokenizer, train, dev)
     predicted = model.predict(dev)
     assert model.training_log["dev_score"] == role_f1([e.label for e in dev], predicted) > 0.9
