@@ -239,6 +239,72 @@ def score_by_cost(
     return figure
 
 
+def edge_probing(table: Sequence[Mapping[str, Any]], title: str = "") -> "Figure":
+    """Plots what each layer of an encoder adds for several tasks, by edge probes.
+
+    On the left the score of a probe of each layer, with that of a randomly initialised encoder as
+    a dashed line. On the right the gain of each layer in the mixes of the layers up to it, with the
+    expected layer and the centre of gravity. Rows of one task are seeds; the plot shows their mean.
+
+    Reference: Tenney et al. 2019, arXiv 1905.05950, figures 1 and 2.
+
+    Args:
+        table: Rows with `task`, `layers`, `cumulative`, `expected_layer` (`None` without a gain),
+            `centre_of_gravity` and optionally `random`, as `keras-plm edge-probing` writes.
+        title: Title of the plot.
+
+    Returns:
+        A matplotlib figure.
+
+    Raises:
+        ValueError: If the table is empty, or its rows have unequal numbers of layers.
+
+    >>> row = {"task": "roles", "layers": [0.5, 0.7], "cumulative": [0.5, 0.7],
+    ...        "expected_layer": 1.0, "centre_of_gravity": 0.6}
+    >>> len(edge_probing([row]).axes)
+    2
+    """
+    sizes = {len(row["layers"]) for row in table}
+    if len(sizes) != 1:
+        raise ValueError(
+            "A plot of edge probes needs rows of equal numbers of layers. "
+            f"Received: {len(table)} rows of {sorted(sizes)} layers"
+        )
+    places = np.arange(*sizes)
+    tasks = list(dict.fromkeys(row["task"] for row in table))
+    figure = _figure(8, 0.9 + 1.5 * len(tasks))
+    axes = figure.subplots(len(tasks), 2, squeeze=False, sharex="col")
+    for (left, right), task in zip(axes, tasks, strict=True):
+        own = [row for row in table if row["task"] == task and not row.get("random")]
+        random = [row for row in table if row["task"] == task and row.get("random")]
+        for rows, style in ((own, CURVE_STYLES[0]), (random, ("#777777", None))):
+            if rows:
+                scores = 100 * np.mean([row["layers"] for row in rows], axis=0)
+                line = {"linestyle": "--", "label": "random encoder"} if rows is random else {}
+                left.plot(places, scores, color=style[0], marker=style[1], **line)
+        left.set_ylabel("F1")
+        left.set_title(task.replace("_", " "), loc="left", fontsize=10)
+        if random:
+            left.legend(fontsize=8, frameon=False)
+        if own:
+            gains = 100 * np.diff(np.mean([row["cumulative"] for row in own], axis=0))
+            right.bar(places[1:], gains, width=0.6, color="#aacdeb", label="gain of the layer")
+            right.axhline(0, color="#333333", linewidth=0.8)
+            marks = (("expected_layer", "-", "#d55e00"), ("centre_of_gravity", ":", "#009e73"))
+            for name, dashes, colour in marks:
+                values = [row[name] for row in own if row[name] is not None]
+                if values:
+                    label = f"{name.replace('_', ' ')} {np.mean(values):.1f}"
+                    right.axvline(np.mean(values), linestyle=dashes, color=colour, label=label)
+            right.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1, 1.05))
+        right.set_ylabel("points")
+    for axis in axes[-1]:
+        axis.set_xlabel("layer (0: embeddings)")
+        axis.set_xticks(places)
+    figure.suptitle(title)
+    return figure
+
+
 def attention(
     weights: Tensor, query_tokens: Sequence[str], key_tokens: Sequence[str], title: str = ""
 ) -> "Figure":

@@ -22,7 +22,7 @@ from keras_plm.experiments.runner import Runner
 from keras_plm.files.json_files import read_json
 from keras_plm.files.writing import write_json
 from keras_plm.transfer.layer_choices import layer_choice
-from keras_plm.transfer.probes import Probe, fit_probes
+from keras_plm.transfer.probing.probes import Probe, fit_probes
 
 TASKS_READ = {"wikigold": 0, "sst2": 20_000, "snli": 20_000}  # {task: most training examples}
 LAYERS = ("embeddings", "layer_4", "last", "concat_last_four")

@@ -7,7 +7,7 @@ import sys
 import warnings
 
 import keras_plm
-from keras_plm.cli import data, infer, report, run, train
+from keras_plm.cli import data, infer, probe, report, run, train
 from keras_plm.files.cache import cache_folder
 
 COMMANDS = (
@@ -16,6 +16,7 @@ COMMANDS = (
     train.add_word_vectors,
     run.add_run,
     run.add_layers,
+    probe.add_edge_probing,
     infer.add_predict,
     infer.add_export,
     infer.add_generate,

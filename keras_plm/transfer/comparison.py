@@ -20,7 +20,7 @@ from keras_plm.transfer.feature_based import FeatureBased
 from keras_plm.transfer.feature_store import FeatureStore, fitting
 from keras_plm.transfer.layer_choices import choice_name, distinct_choices, layer_choice
 from keras_plm.transfer.method import check_head, default_metric
-from keras_plm.transfer.probes import can_probe, fit_probes
+from keras_plm.transfer.probing.probes import can_probe, fit_probes
 
 
 def compare_layers(

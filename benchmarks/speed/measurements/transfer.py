@@ -20,7 +20,7 @@ from keras_plm.heads import Classifier, CRFTagger, Tagger
 from keras_plm.metrics import word_accuracy
 from keras_plm.transfer import FeatureBased
 from keras_plm.transfer.feature_store import FeatureStore
-from keras_plm.transfer.probes import fit_probes
+from keras_plm.transfer.probing.probes import fit_probes
 
 SUITE = Suite("transfer", "Speed: Frozen features")
 ENCODER = WEIGHTS / "bert_mini"

@@ -11,7 +11,7 @@ from keras_plm.experiments.runner.trials import (
     line_about,
     trial_of,
 )
-from keras_plm.transfer.probes import can_probe, fit_probes
+from keras_plm.transfer.probing.probes import can_probe, fit_probes
 
 
 class CommonFit:

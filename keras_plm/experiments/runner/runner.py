@@ -44,7 +44,7 @@ from keras_plm.training.distribution import Distribution, distribute
 from keras_plm.training.resume import set_seed
 from keras_plm.transfer import FeatureStore, clone
 from keras_plm.transfer.feature_store import fitting
-from keras_plm.transfer.probes import Probe
+from keras_plm.transfer.probing.probes import Probe
 
 TRAINING = 3  # operations of a training step, in forward passes: one forward, two backward
 

@@ -27,9 +27,9 @@ from keras_plm.metrics import accuracy
 from keras_plm.models import BERT, WordVectors
 from keras_plm.tokenizers import WordPiece
 from keras_plm.transfer import FineTune
-from keras_plm.transfer._probe_model import Probes
 from keras_plm.transfer.feature_store import fitting
-from keras_plm.transfer.probes import fit_probes
+from keras_plm.transfer.probing._probe_model import Probes
+from keras_plm.transfer.probing.probes import fit_probes
 from tests import ROOT
 from tests.helpers.checks import on_two_devices, under_torch
 from tests.helpers.small_runs import FAST, LETTERS, common, result_files

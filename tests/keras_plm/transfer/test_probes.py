@@ -11,7 +11,7 @@ from keras_plm.heads import Classifier, Regressor, SpanFinder, Tagger
 from keras_plm.models import BERT
 from keras_plm.tokenizers import WordPiece
 from keras_plm.transfer import FeatureBased, FeatureStore, default_metric
-from keras_plm.transfer.probes import (
+from keras_plm.transfer.probing.probes import (
     Probe,
     ProbeName,
     Probes,

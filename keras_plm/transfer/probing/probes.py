@@ -15,16 +15,16 @@ from keras_plm.heads.span_finder import NO_ANSWER
 from keras_plm.heads.task_network import COMBINES, TaskNetwork
 from keras_plm.layers import LayerChoice
 from keras_plm.training.schedules import WarmupLinearDecay
-from keras_plm.transfer._probe_model import (
+from keras_plm.transfer.feature_based import FeatureBased
+from keras_plm.transfer.feature_store import FeatureStore
+from keras_plm.transfer.layer_choices import layer_choice
+from keras_plm.transfer.probing._probe_model import (
     EVERY_LAYER,
     ProbeAdamW,
     ProbeLoss,
     ProbeName,
     Probes,
 )
-from keras_plm.transfer.feature_based import FeatureBased
-from keras_plm.transfer.feature_store import FeatureStore
-from keras_plm.transfer.layer_choices import layer_choice
 
 
 @dataclasses.dataclass

@@ -1,0 +1,200 @@
+"""The command `edge-probing`: where in an encoder the information for five tasks lies."""
+
+from pathlib import Path
+
+
+def add_edge_probing(commands):
+    from keras_plm.cli.run import add_data_flags
+
+    text = "find the layers of a frozen encoder that know parts of speech, names, roles and others"
+    parser = commands.add_parser("edge-probing", help=text, description=text)
+    parser.add_argument(
+        "--encoder", required=True, metavar="DIR", help="read the encoder of this folder or name"
+    )
+    parser.add_argument(
+        "--tasks", default="", metavar="LIST",
+        help="probe these of part_of_speech, dependencies, entities, roles, coreference (default "
+        "all whose files exist)",
+    )  # fmt: skip
+    add_data_flags(parser)
+    numbers = (
+        ("seeds", 1, "run N seeds (default 1)"),
+        ("train-limit", 4_000, "train on at most N sentences (default 4000; 0 for all)"),
+        ("epochs", 5, "train N epochs (default 5)"),
+    )
+    for name, default, meaning in numbers:
+        parser.add_argument(f"--{name}", type=int, default=default, metavar="N", help=meaning)
+    parser.add_argument(
+        "--learning-rate", type=float, default=1e-3, metavar="R",
+        help="train the probes with this learning rate (default 0.001)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--random", action="store_true", help="also probe the randomly initialised encoder"
+    )
+    parser.add_argument(
+        "--results", default="edge_probing.json", metavar="FILE",
+        help="add the results to this file; a rerun skips those in it (default %(default)s)",
+    )  # fmt: skip
+    parser.add_argument("--plot", metavar="FILE", help="draw the results as a PNG or SVG file")
+    parser.set_defaults(run=run_edge_probing)
+
+
+def run_edge_probing(flags):
+    import keras_plm
+    from keras_plm.experiments.progress import console
+    from keras_plm.files.json_files import read_json
+    from keras_plm.files.writing import replacing, write_json
+
+    tasks, method = _tasks(flags), _method(flags)
+    for argument in ("results", "plot"):
+        path = getattr(flags, argument)
+        if path and not Path(path).parent.is_dir():
+            raise ValueError(f"`--{argument}` must be in an existing folder. Received: {path!r}")
+    if flags.plot and Path(flags.plot).suffix not in (".png", ".svg"):
+        raise ValueError(f"`--plot` must be a PNG or SVG file. Received: {flags.plot!r}")
+    path = Path(flags.results)
+    kept = read_json(path, [dict], description="results of edge-probing") if path.exists() else []
+    encoder, tokenizer = keras_plm.load(flags.encoder)
+    shown = []
+    for name, read in tasks.items():
+        for seed in range(flags.seeds):
+            for random in (False, True) if flags.random else (False,):
+                key = _key(flags, name, seed, random, encoder, tokenizer)
+                record = next((r for r in kept if r.get("key") == key), None)
+                if record is None:
+                    record = _run(flags, method, name, read, seed, random, encoder, tokenizer)
+                    kept = [*kept, {"key": key, **record}]
+                    write_json(path, kept)
+                shown.append(record)
+    console.print("\n" + _table(shown))
+    console.print(f"Results: {path}")
+    if flags.plot:
+        from keras_plm.plots import edge_probing
+
+        with replacing(flags.plot, Path(flags.plot).suffix) as temporary:
+            figure = edge_probing(shown, title=Path(flags.encoder).name)
+            figure.savefig(temporary, dpi=150)
+        console.print(f"Plot: {flags.plot}")
+
+
+def _tasks(flags):
+    """Returns the functions that read the tasks, by name; by default those whose files exist."""
+    from keras_plm.datasets.edges import EDGE_TASKS, FILES_OF
+    from keras_plm.experiments.flags import named
+    from keras_plm.experiments.progress import console
+
+    if flags.seeds < 1:
+        raise ValueError(f"`--seeds` must be 1 or more. Received: {flags.seeds}")
+    if flags.train_limit < 0:
+        raise ValueError(f"`--train-limit` must be 0 or more. Received: {flags.train_limit}")
+    if flags.tasks:
+        names = [name.strip() for name in flags.tasks.split(",")]
+        return {name: named(EDGE_TASKS, name, "task") for name in names}
+    from keras_plm.data.task import find_file
+
+    found = {}
+    for name, read in EDGE_TASKS.items():
+        try:
+            find_file(flags.data, FILES_OF[name])
+        except ValueError as error:
+            console.print(f"{name} is skipped. {error}")
+        else:
+            found[name] = read
+    if not found:
+        raise ValueError(f"No files of the tasks in --data. Received: {flags.data!r}")
+    return found
+
+
+def _method(flags, seed=0):
+    from keras_plm.transfer.probing.edge_probing import EdgeProbing
+
+    return EdgeProbing(
+        learning_rate=flags.learning_rate,
+        epochs=flags.epochs,
+        seed=seed,
+        feature_gb=flags.max_cache_gb,
+    )
+
+
+def _key(flags, name, seed, random, encoder, tokenizer):
+    """Returns a text that changes with everything that a result depends on."""
+    import dataclasses
+
+    from keras_plm.files.fingerprint import fingerprint
+
+    settings = dataclasses.asdict(_method(flags, seed)) | {"feature_gb": 0}
+    values = name, random, flags.train_limit, str(sorted(settings.items()))
+    return fingerprint(encoder, tokenizer, values)[:24]
+
+
+def _run(flags, method, name, read, seed, random, encoder, tokenizer):
+    """Trains the probes of a task and returns the record of the results."""
+    import time
+
+    from keras_plm.experiments.environment import environment
+    from keras_plm.experiments.progress import console
+    from keras_plm.training.resume import set_seed
+
+    who = f"{name}, seed {seed}" + ", random encoder" * random
+    train, dev, test = (read(flags.data, split) for split in ("train", "dev", "test"))
+    train = train[: flags.train_limit or None]
+    if random:
+        set_seed(seed)
+        encoder = type(encoder).from_config(encoder.get_config())
+    begun = time.monotonic()
+    report = _method(flags, seed).fit(
+        encoder,
+        tokenizer,
+        train,
+        dev,
+        test,
+        store=flags.feature_cache,
+        say=lambda line: console.print(f"{who}: {line}"),
+    )
+    counts = {
+        split: {"sentences": len(part), "edges": sum(len(e.edges) for e in part)}
+        for split, part in (("train", train), ("dev", dev), ("test", test))
+    }
+    return {
+        "task": name,
+        "encoder": Path(flags.encoder).name,
+        "random": random,
+        "seed": seed,
+        "layers": report.layers,
+        "cumulative": report.cumulative,
+        "mixing_weights": report.mixing_weights,
+        "expected_layer": _number(report.expected_layer),
+        "centre_of_gravity": report.centre_of_gravity,
+        "labels": len(report.labels),
+        "counts": counts,
+        "learning_rate": flags.learning_rate,
+        "epochs": flags.epochs,
+        "seconds": round(time.monotonic() - begun, 1),
+        **environment(),
+    }
+
+
+def _number(value):
+    return value if value == value else None  # NaN is not JSON
+
+
+def _table(records):
+    """Returns a Markdown table: a row for each task and encoder, means over seeds."""
+    import numpy as np
+
+    count = len(records[0]["layers"])
+    heads = ["task (F1 on the test set)", *(f"layer_{i}" for i in range(count)), "mix of all"]
+    heads += ["expected layer", "centre of gravity"]
+    lines = [f"| {' | '.join(heads)} |", "|---" + "|---:" * (len(heads) - 1) + "|"]
+    for name, random in dict.fromkeys((r["task"], r["random"]) for r in records):
+        own = [r for r in records if (r["task"], r["random"]) == (name, random)]
+        layers = 100 * np.mean([r["layers"] for r in own], axis=0)
+        best = layers.argmax()
+        cells = [f"**{x:.1f}**" if i == best else f"{x:.1f}" for i, x in enumerate(layers)]
+        cells.append(f"{100 * np.mean([r['cumulative'][-1] for r in own]):.1f}")
+        for key in ("expected_layer", "centre_of_gravity"):
+            values = [r[key] for r in own if r[key] is not None]
+            cells.append(f"{np.mean(values):.2f}" if len(values) == len(own) else "none")
+        title = name.replace("_", " ") + ", random encoder" * random
+        lines.append(f"| {title} | {' | '.join(cells)} |")
+    return "\n".join(lines)

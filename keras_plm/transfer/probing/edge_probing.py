@@ -1,0 +1,393 @@
+"""Edge probing: labels of spans, and of pairs of spans, from the layers of a frozen encoder.
+
+Shapes: B sentences, W words, E edges of a sentence, S spans of an edge (1 or 2), n layers, D width,
+P width of a span's vector, K labels.
+"""
+
+import dataclasses
+import functools
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_plm.data.packing import stack_padded
+from keras_plm.data.task import place_of
+from keras_plm.files.arguments import check_number, check_whole
+from keras_plm.files.sequences import Tensor, as_list
+from keras_plm.heads.task_network import Combine, TaskNetwork
+from keras_plm.layers import Dropout, LayerChoice
+from keras_plm.models.encoder import Encoder, check_encoder
+from keras_plm.tokenizers.subwords import SubwordTokenizer
+from keras_plm.training.fit import run_on
+from keras_plm.training.resume import set_seed
+from keras_plm.transfer.feature_store import FeatureStore, fitting
+from keras_plm.transfer.method import KeepBest
+
+SPAN_DIM, HIDDEN_DIM = 256, 512  # Tenney et al. 2019, arXiv 1905.06316, appendix C; jiant
+
+
+@dataclasses.dataclass(frozen=True)
+class EdgeExample:
+    """A sentence with labelled edges.
+
+    Args:
+        text: A list of words.
+        edges: A list of `(spans, label)`; `spans` has one or two spans `(start, end)`, each the
+            index of its first word and of the word after its last.
+        where: Place of the sentence, for error messages.
+
+    Raises:
+        ValueError: If an edge has no label, or a span is outside the sentence.
+
+    >>> EdgeExample(["Ada", "sings"], [([(1, 2), (0, 1)], "ARG0")]).edges[0][1]
+    'ARG0'
+    """
+
+    text: Sequence[str]
+    edges: Sequence[tuple[Sequence[tuple[int, int]], str]]
+    where: str = ""
+
+    def __post_init__(self):
+        for edge in as_list(self.edges, "edges", "edges"):
+            spans, label = edge
+            right = all(0 <= start < end <= len(self.text) for start, end in spans)
+            if len(spans) not in (1, 2) or not right or not isinstance(label, str):
+                raise ValueError(
+                    f"{place_of(self, None)}An edge must be one or two spans of its sentence of "
+                    f"{len(self.text)} words, and a label. Received: {edge!r:.80}"
+                )
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class SpanPooling(keras.layers.Layer):
+    """Vectors of spans: a mean of the projected words of each span under learned attention.
+
+    Reference: Tenney et al. 2019, arXiv 1905.06316, section 4; Lee et al. 2017, section 4.
+
+    Args:
+        units: Width P of the projection.
+
+    Call arguments:
+        inputs: (B, W, D).
+        spans: (B, E, 2), first word and word after the last; an empty span gives zeros.
+
+    Returns:
+        (B, E, P).
+
+    >>> import numpy as np
+    >>> spans = np.array([[[0, 2], [2, 3], [0, 0]]])
+    >>> tuple(SpanPooling(units=5)(np.ones((1, 3, 4)), spans).shape)
+    (1, 3, 5)
+    """
+
+    def __init__(self, units: int = SPAN_DIM, **kwargs):
+        super().__init__(**kwargs)
+        self.units = units
+        self.project = keras.layers.Dense(units, dtype=self.dtype_policy, name="project")
+        self.score = keras.layers.Dense(1, use_bias=False, dtype=self.dtype_policy, name="score")
+
+    def build(self, inputs_shape, spans_shape=None):
+        self.project.build(inputs_shape)
+        self.score.build((*inputs_shape[:-1], self.units))
+
+    def call(self, inputs: Tensor, spans: Tensor) -> Tensor:
+        x = self.project(inputs)  # (B, W, P)
+        place = ops.arange(ops.shape(x)[1], dtype="int32")
+        spans = ops.cast(spans, "int32")
+        inside = (place >= spans[..., :1]) & (place < spans[..., 1:])  # (B, E, W)
+        scores = ops.swapaxes(self.score(x), 1, 2)  # (B, 1, W)
+        weights = ops.softmax(ops.where(inside, scores, -1e9), axis=-1)
+        return ops.matmul(ops.where(inside, weights, 0.0), x)
+
+    def compute_output_spec(self, inputs, spans):
+        return keras.KerasTensor((*spans.shape[:2], self.units), dtype=self.compute_dtype)
+
+    def get_config(self):
+        return {**super().get_config(), "units": self.units}
+
+
+@keras.saving.register_keras_serializable("keras_plm")
+class EdgeLoss(keras.losses.Loss):
+    """Sum over the labels of binary cross-entropies, for each edge.
+
+    Args:
+        name: Name of the loss.
+        **kwargs: Other arguments of `keras.losses.Loss`.
+
+    Call arguments:
+        y_true: (B, E) label ids; -1 for a label that is not among the K.
+        y_pred: (B, E, K) logits.
+
+    Returns:
+        The weighted mean over edges, a scalar.
+
+    >>> import numpy as np
+    >>> round(float(EdgeLoss()(np.array([[1]]), np.zeros((1, 1, 2), "float32"))), 4)  # 2 log 2
+    1.3863
+    """
+
+    def __init__(self, name: str = "edge_loss", **kwargs):
+        super().__init__(name=name, **kwargs)
+
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
+        y_true = ops.cast(y_true, "int32")
+        right = ops.one_hot(ops.maximum(y_true, 0), y_pred.shape[-1], dtype=y_pred.dtype)
+        right = right * ops.cast(y_true >= 0, y_pred.dtype)[..., None]
+        return ops.sum(ops.softplus(y_pred) - right * y_pred, axis=-1)
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerReport:
+    """What edge probes of one task found in the layers of an encoder.
+
+    Attributes:
+        labels: The labels.
+        layers: Score of a probe of each layer, 0 for the embeddings.
+        cumulative: Score of a probe of a learned mix of the layers up to each one.
+        mixing_weights: Weights of the layers in the mix of all.
+        counts: `counts[name]` (N, 3) for `"layers"` and `"cumulative"` of the last layer: numbers
+            of right, true and predicted labels of each example, for intervals.
+    """
+
+    labels: list[str]
+    layers: list[float]
+    cumulative: list[float]
+    mixing_weights: list[float]
+    counts: dict[str, np.ndarray] = dataclasses.field(default_factory=dict, repr=False)
+
+    @property
+    def differences(self) -> list[float]:
+        """Gain in score from each layer after the embeddings, of the cumulative mixes."""
+        return np.diff(self.cumulative).tolist()
+
+    @property
+    def expected_layer(self) -> float:
+        """Mean of the layers, weighted by their gains; NaN if no layer gains.
+
+        Reference: Tenney et al. 2019, arXiv 1905.05950, equation 4.
+        """
+        gains = np.array(self.differences)
+        total = gains.sum()
+        return float(np.arange(1, len(gains) + 1) @ gains / total) if total > 0 else float("nan")
+
+    @property
+    def centre_of_gravity(self) -> float:
+        """Mean of the layers, weighted by the mix of all of them.
+
+        Reference: Tenney et al. 2019, arXiv 1905.05950, equation 2.
+        """
+        return float(np.arange(len(self.mixing_weights)) @ np.array(self.mixing_weights))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EdgeProbing:
+    """Edge probing: one probe of each layer, and one of each mix of the lower layers.
+
+    A probe projects the words, pools each span by attention, and classifies the joined vectors of
+    an edge's spans with one hidden layer. It decides every label by itself; the score is F1 of all
+    decisions. The encoder stays frozen and runs once over each set.
+
+    Reference: Tenney et al. 2019, arXiv 1905.06316 and arXiv 1905.05950. Differs from the papers:
+    words instead of subword tokens, from their first tokens; the sizes of the data.
+
+    Args:
+        learning_rate: Learning rate of Adam, constant.
+        epochs: Number of passes over the training sentences; the best on the dev set counts.
+        batch_size: Number of sentences per step.
+        span_dim: Width P of the vector of a span.
+        hidden_dim: Width of the hidden layer.
+        dropout: Fraction of the hidden layer dropped in training.
+        seed: Seed of the order of sentences, the initial weights and dropout.
+        feature_gb: Largest feature store, in gigabytes.
+
+    Raises:
+        ValueError: If a setting is out of range.
+
+    >>> from keras_plm.models import WordVectors
+    >>> encoder = WordVectors.from_vectors(["Ada", "sings"], np.eye(2))
+    >>> sentence = EdgeExample(["Ada", "sings"], [([(0, 1)], "NOUN"), ([(1, 2)], "VERB")])
+    >>> report = EdgeProbing(epochs=1).fit(encoder, encoder.tokenizer(), [sentence], [sentence])
+    >>> report.labels, len(report.layers)
+    (['NOUN', 'VERB'], 1)
+    """
+
+    learning_rate: float = 1e-3
+    epochs: int = 5
+    batch_size: int = 32
+    span_dim: int = SPAN_DIM
+    hidden_dim: int = HIDDEN_DIM
+    dropout: float = 0.3
+    seed: int = 0
+    feature_gb: float = 8.0
+
+    def __post_init__(self):
+        for name in ("epochs", "batch_size", "span_dim", "hidden_dim"):
+            check_whole(getattr(self, name), name, least=1)
+        check_whole(self.seed, "seed", least=0)
+        check_number(self.learning_rate, "learning_rate", above=0)
+        check_number(self.dropout, "dropout", least=0, below=1)
+
+    def fit(
+        self,
+        encoder: Encoder,
+        tokenizer: SubwordTokenizer,
+        train: Sequence[EdgeExample],
+        dev: Sequence[EdgeExample],
+        test: Sequence[EdgeExample] | None = None,
+        store: str | os.PathLike | None = None,
+        say: Callable[[str], Any] | None = None,
+    ) -> LayerReport:
+        """Trains all probes of a task.
+
+        Args:
+            encoder: A frozen encoder.
+            tokenizer: The encoder's tokenizer.
+            train, dev: Lists of `EdgeExample`. The dev set chooses the epoch of each probe.
+            test: Examples to score; by default those of the dev set.
+            store: Folder for features, kept for later calls; by default a temporary folder.
+            say: Function for lines of progress.
+
+        Returns:
+            A `LayerReport`.
+
+        Raises:
+            ValueError: If a set has no edge, the numbers of spans of edges differ, or there are
+                fewer than two labels.
+        """
+        check_encoder(encoder, tokenizer)
+        tokenizer = fitting(tokenizer, encoder)
+        parts = [list(train), list(dev), *([] if test is None else [list(test)])]
+        labels = sorted({label for example in parts[0] for _, label in example.edges})
+        if len(labels) < 2:
+            raise ValueError(
+                f"Edge probing needs two labels or more in `train`. Received: {labels}"
+            )
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = temporary if store is None else store
+            parts = [
+                _Edges(
+                    FeatureStore.build(folder, encoder, tokenizer, part, None, self.feature_gb),
+                    part,
+                    labels,
+                )
+                for part in parts
+            ]
+            if len({part.num_spans for part in parts}) > 1:
+                raise ValueError(
+                    "Edges of all sets must have equal numbers of spans. "
+                    f"Received: {[part.num_spans for part in parts]}"
+                )
+            return self._fit(parts, labels, say or (lambda line: None))
+
+    def _fit(self, parts, labels, say):
+        count = parts[0].store.array.shape[1]
+        layers, cumulative, counts, weights = [], [], {}, [1.0]
+        for layer in range(count):
+            choice = LayerChoice(layer, layer)
+            score, of_examples, _ = self._probe(parts, choice, labels)
+            layers.append(score)
+            counts["layers"] = of_examples
+            say(f"layer {layer} of {count - 1}: {score:.4f}")
+        for layer in range(count):
+            score = layers[0]  # the mix of one layer
+            if layer:
+                choice = LayerChoice(0, layer, "mix")
+                score, counts["cumulative"], weights = self._probe(parts, choice, labels)
+                say(f"mix of layers 0 to {layer}: {score:.4f}")
+            cumulative.append(score)
+        return LayerReport(labels, layers, cumulative, weights, counts)
+
+    def _probe(self, parts, choice, labels):
+        """Trains a probe; returns its score, the counts of the examples, and its mix."""
+        set_seed(self.seed)
+        train, dev, *others = parts
+        model = self.network(train, choice, len(labels))
+        model.compile(keras.optimizers.Adam(self.learning_rate), loss=EdgeLoss())
+        keep = KeepBest(lambda: _f1(dev.counts(model, choice).sum(axis=0)))
+        source = train.batches(choice, batch_size=self.batch_size, seed=self.seed)
+        model.fit(source, epochs=self.epochs, callbacks=[keep], verbose=0)
+        keep.restore()
+        counts = (others[0] if others else dev).counts(model, choice)
+        mixes = model.mixing_weights()
+        return _f1(counts.sum(axis=0)), counts, mixes.get("input", {}).get("weights", [1.0])
+
+    def network(self, edges: Any, choice: LayerChoice, num_labels: int) -> TaskNetwork:
+        """Builds the network of a probe, from features (B, W, n, D) to logits (B, E, K)."""
+        _, count, width = edges.store.array.shape
+        layers = len(choice.indices(count))
+        inputs = {
+            "features": keras.Input((None, layers, width), name="features"),
+            "padding_mask": keras.Input((None,), dtype="bool", name="padding_mask"),
+            "spans": keras.Input((None, edges.num_spans, 2), dtype="int32", name="spans"),
+        }
+        combine = Combine(choice.combine, name="combine")
+        x = combine(inputs["features"], padding_mask=inputs["padding_mask"])
+        vectors = [
+            SpanPooling(self.span_dim, name=f"span_{i}")(x, inputs["spans"][:, :, i])
+            for i in range(edges.num_spans)
+        ]
+        x = ops.concatenate(vectors, axis=-1) if vectors[1:] else vectors[0]
+        x = keras.layers.Dense(self.hidden_dim, activation="tanh", name="hidden")(x)
+        x = keras.layers.LayerNormalization(name="norm")(x)
+        x = Dropout(self.dropout, name="dropout")(x)
+        x = keras.layers.Dense(num_labels, name="logits")(x)
+        return TaskNetwork(inputs, x, name="edge_probe")
+
+
+class _Edges:
+    """Features of sentences with their edges, as rows of `Batches`."""
+
+    def __init__(self, store, examples, labels):
+        ids = {label: i for i, label in enumerate(labels)}
+        sizes = {len(spans) for example in examples for spans, _ in example.edges}
+        if len(sizes) != 1:
+            raise ValueError(
+                "Every set needs edges, all with one span or all with two. "
+                f"Received: edges of {sorted(sizes)} spans"
+            )
+        (self.num_spans,) = sizes
+        self.store = store
+        self.spans = [
+            np.array([spans for spans, _ in e.edges], "int32").reshape(-1, self.num_spans, 2)
+            for e in examples
+        ]
+        self.targets = [
+            np.array([ids.get(label, -1) for _, label in e.edges], "int32") for e in examples
+        ]
+        self._sizes = np.array([len(targets) for targets in self.targets])
+
+    def batches(self, choice, training=True, **options):
+        source = self.store.batches(choice, training=training, **options)
+        return source.collated_by(functools.partial(self._collate, source.collate))
+
+    def _collate(self, collate, rows, length, rng, epoch):
+        x, *_ = collate(rows, length, rng, epoch)
+        # The number of edges depends only on `length`, to limit the number of shapes.
+        most = max(int(self._sizes[self.store.counts <= length].max()), 1)
+        x["spans"] = stack_padded([self.spans[row] for row in rows], most)
+        y = stack_padded([self.targets[row] for row in rows], most)
+        weights = np.arange(most) < self._sizes[rows][:, None]
+        return x, y, weights.astype("float32")
+
+    def counts(self, model, choice):
+        """Returns the numbers of right, true and predicted labels of examples, (N, 3)."""
+        found = np.zeros((len(self.targets), 3))
+        source = self.batches(choice, training=False, tokens_per_batch=8192)
+        for rows, outputs in run_on(model, source, 0):
+            for row, logits in zip(rows, outputs, strict=True):
+                targets = self.targets[row]
+                decided = np.asarray(logits)[: len(targets)] > 0  # (E, K)
+                known = targets >= 0
+                right = decided[known, targets[known]].sum()
+                found[row] = right, len(targets), decided.sum()
+        return found
+
+
+def _f1(sums):
+    right, true, predicted = sums
+    return float(2 * right / (true + predicted)) if true + predicted else 0.0
