@@ -20,6 +20,11 @@ def add_predict(commands):
     parser.add_argument(
         "--pair", metavar="COLUMN", help="read second texts from this column (default: none)"
     )
+    parser.add_argument(
+        "--tagger", metavar="FILE",
+        help="label the roles of the verbs that this saved Tagger finds (default: the column "
+        "'predicate')",
+    )  # fmt: skip
     parser.add_argument("--out", metavar="FILE", help="write predictions here (default: print)")
     parser.add_argument(
         "--probabilities", action="store_true", help="also write the probability of each label"
@@ -31,7 +36,8 @@ def run_predict(flags):
     from keras_plm.experiments.predict import open_model, predict, read_inputs
 
     model = open_model(flags.model)
-    examples = read_inputs(flags.file, model, flags.text, flags.pair)
+    tagger = open_model(flags.tagger) if flags.tagger else None
+    examples = read_inputs(flags.file, model, flags.text, flags.pair, tagger)
     lines = predict(model, examples, flags.out, flags.probabilities)
     print(f"{flags.out}: {len(examples):,} predictions" if flags.out else lines.rstrip("\n"))
 

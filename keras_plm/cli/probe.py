@@ -66,7 +66,7 @@ def run_edge_probing(flags):
                     kept = [*kept, {"key": key, **record}]
                     write_json(path, kept)
                 shown.append(record)
-    console.print("\n" + _table(shown))
+    console.print("\n" + table_of(shown))
     console.print(f"Results: {path}")
     if flags.plot:
         from keras_plm.plots import edge_probing
@@ -178,8 +178,12 @@ def _number(value):
     return value if value == value else None  # NaN is not JSON
 
 
-def _table(records):
-    """Returns a Markdown table: a row for each task and encoder, means over seeds."""
+def table_of(records):
+    """Returns a Markdown table: a row for each task and encoder, means over seeds.
+
+    Args:
+        records: Results of `edge-probing` for one encoder.
+    """
     import numpy as np
 
     count = len(records[0]["layers"])

@@ -63,8 +63,11 @@ def open_model(path):
     return model
 
 
-def read_inputs(path, model, text="text", pair=None):
+def read_inputs(path, model, text="text", pair=None, tagger=None):
     """Reads the inputs of a model from a file.
+
+    With a `tagger`, a `SemanticRoleLabeler` reads the same files as a `Tagger`. Each word whose tag
+    begins with "V", such as "VERB" or "VBD", is a predicate and an input of its own.
 
     - JSON in SQuAD's layout, for a `SpanFinder`.
     - CoNLL (ending in .conll, .conllu, .iob or .bio), for a `Tagger`. Words are in the column
@@ -76,9 +79,18 @@ def read_inputs(path, model, text="text", pair=None):
     - Otherwise one text per line. A tab separates the two texts of a pair; spaces separate the
       words for a `Tagger`. Empty lines at the end are ignored.
 
+    Args:
+        path: The file.
+        model: Result of `open_model`.
+        text, pair: Columns of the texts, and of the second texts.
+        tagger: A `Tagger` that finds the predicates of a `SemanticRoleLabeler`, or `None`.
+
     Raises:
-        ValueError: If an input cannot be read, with file and line; or if the file has no input.
+        ValueError: If an input cannot be read, with file and line; or if the file has no input. If
+            `tagger` does not fit the model, or finds no verb.
     """
+    if tagger is not None:
+        return _verbs_of(read_inputs(path, _tagger_for(model, tagger), text), tagger, path)
     path = Path(path)
     name = path.name.removesuffix(".gz")
     if isinstance(model, SpanFinder) and name.endswith(".json"):
@@ -94,7 +106,8 @@ def read_inputs(path, model, text="text", pair=None):
     if model.marks_predicates and not is_table:
         raise ValueError(
             "A `SemanticRoleLabeler` reads a .csv, .tsv or .jsonl file with the columns 'text' and "
-            f"'predicate', the index of a word from 0. Received: {path.name}"
+            "'predicate', the index of a word from 0; or other files with `--tagger`, a model that "
+            f"finds verbs. Received: {path.name}"
         )
     if is_conll(path):
         column = conll_column(None if text == "text" else text)
@@ -106,6 +119,39 @@ def read_inputs(path, model, text="text", pair=None):
     if not examples:
         raise ValueError(f"{path} must hold a text. Received: an empty file")
     return examples
+
+
+def _tagger_for(model, tagger):
+    """Returns the tagger; raises unless it finds predicates for a model of roles."""
+    if not model.marks_predicates:
+        raise ValueError(
+            "`--tagger` finds the predicates of a `SemanticRoleLabeler`: omit it. "
+            f"Received: a {type(model).__name__}"
+        )
+    verbs = [label for label in tagger.labels if str(label).startswith("V")]
+    if not isinstance(tagger, Tagger) or tagger.marks_predicates or not verbs:
+        raise ValueError(
+            "`--tagger` must be a `Tagger` of parts of speech with a tag of verbs, such as 'VERB'. "
+            f"Received: a {type(tagger).__name__} with the labels "
+            f"{', '.join(map(str, tagger.labels[:8]))}"
+        )
+    return tagger
+
+
+def _verbs_of(sentences, tagger, path):
+    """Makes an input of each verb that the tagger finds in the sentences."""
+    found = [
+        Unlabelled(sentence.text, where=sentence.where, lines=sentence.lines, predicate=place)
+        for sentence, tags in zip(sentences, tagger.predict(sentences), strict=True)
+        for place, tag in enumerate(tags)
+        if str(tag).startswith("V")
+    ]
+    if not found:
+        raise ValueError(
+            f"{path}: The tagger must find a verb in the file. Received: none in "
+            f"{len(sentences):,} sentences"
+        )
+    return found
 
 
 def _documents(path, name):
@@ -278,6 +324,9 @@ def predict(model, examples, out=None, probabilities=False):
         return json.dumps(named, indent=1, ensure_ascii=False) + "\n"
     found = model.predict(examples)
     rows = [{"prediction": value} for value in found]
+    if model.marks_predicates:
+        for row, example in zip(rows, examples, strict=True):
+            row |= {"words": list(example.text), "predicate": int(example.predicate)}
     if model.reads_documents:  # a mention is (start, end)
         for row, example in zip(rows, examples, strict=True):
             row["texts"] = [

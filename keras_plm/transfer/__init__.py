@@ -13,6 +13,7 @@ from keras_plm.transfer.layer_choices import (
 )
 from keras_plm.transfer.layer_groups import layer_groups
 from keras_plm.transfer.method import KeepBest, default_metric
+from keras_plm.transfer.probing.edge_probing import EdgeExample, EdgeProbing, LayerReport
 from keras_plm.transfer.surgery import clone, keep_pretrained_layers, resize_token_embeddings
 
 __all__ = [
@@ -20,11 +21,14 @@ __all__ = [
     "GPT_SETTINGS",
     "LAYER_CHOICES",
     "SCHEDULES",
+    "EdgeExample",
+    "EdgeProbing",
     "FeatureBased",
     "FeatureExtractor",
     "FeatureStore",
     "FineTune",
     "KeepBest",
+    "LayerReport",
     "clone",
     "compare_layers",
     "default_metric",

@@ -143,7 +143,7 @@ class EdgeLoss(keras.losses.Loss):
 
 @dataclasses.dataclass(frozen=True)
 class LayerReport:
-    """What edge probes of one task found in the layers of an encoder.
+    """Scores of the edge probes of one task, by layer of an encoder.
 
     Attributes:
         labels: The labels.
@@ -152,6 +152,10 @@ class LayerReport:
         mixing_weights: Weights of the layers in the mix of all.
         counts: `counts[name]` (N, 3) for `"layers"` and `"cumulative"` of the last layer: numbers
             of right, true and predicted labels of each example, for intervals.
+
+    >>> report = LayerReport(["a", "b"], [0.5, 0.6, 0.7], [0.5, 0.7, 0.75], [0.2, 0.5, 0.3])
+    >>> round(report.expected_layer, 2), round(report.centre_of_gravity, 2)
+    (1.2, 1.1)
     """
 
     labels: list[str]

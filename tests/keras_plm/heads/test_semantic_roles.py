@@ -6,12 +6,13 @@ import keras
 import numpy as np
 import pytest
 
+from keras_plm.cli.main import main
 from keras_plm.data.examples import batches
 from keras_plm.data.task import Example
 from keras_plm.datasets.semantic_roles import read_roles
 from keras_plm.datasets.tasks import TASKS
 from keras_plm.experiments.predict import predict, read_inputs
-from keras_plm.heads import SemanticRoleLabeler
+from keras_plm.heads import SemanticRoleLabeler, Tagger
 from keras_plm.heads.readers import BiLSTM
 from keras_plm.heads.semantic_roles import best_tags
 from keras_plm.layers import allowed_transitions, viterbi
@@ -176,6 +177,36 @@ def test_predict_reads_predicates_from_files(tmp_path):
     path.write_text(json.dumps({"text": ["a"]}))
     with pytest.raises(ValueError, match="No column 'predicate'"):
         read_inputs(path, model)
+
+
+@pytest.mark.full
+@pytest.mark.backend_neutral
+def test_predict_finds_predicates_with_a_tagger(tmp_path, capsys):
+    model, tagger = model_of(), Tagger(encoder(), ["NOUN", "VERB"], tokenizer=TOKENIZER)
+    tagger.task_network.get_layer("logits").set_weights(
+        [np.zeros((16, 2)), np.array([0.0, 1.0])]  # every word is a verb
+    )
+    model.save(tmp_path / "roles.keras")
+    tagger.save(tmp_path / "tags.keras")
+    (tmp_path / "in.txt").write_text("a c b\nd\n")
+    flags = ["predict", "--model", str(tmp_path / "roles.keras"), str(tmp_path / "in.txt")]
+    assert main([*flags, "--tagger", str(tmp_path / "tags.keras")]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    found = [(row["words"], row["predicate"]) for row in rows]
+    assert found == [(["a", "c", "b"], i) for i in range(3)] + [(["d"], 0)]
+    examples = [Example(words, predicate=i) for words, i in found]
+    assert [row["prediction"] for row in rows] == model.predict(examples)
+
+    nouns = Tagger(encoder(), ["NOUN", "VERB"], tokenizer=TOKENIZER)
+    nouns.task_network.get_layer("logits").set_weights([np.zeros((16, 2)), np.array([1.0, 0.0])])
+    for of_model, wrong, message in (
+        (model, nouns, "in.txt: The tagger must find a verb.*none in 2 sentences"),
+        (model, Tagger(encoder(), ["O", "X"], tokenizer=TOKENIZER), "tag of verbs.*labels O, X"),
+        (model, model, "tag of verbs.*SemanticRoleLabeler"),
+        (tagger, tagger, "omit it. Received: a Tagger"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            read_inputs(tmp_path / "in.txt", of_model, tagger=wrong)
 
 
 def test_models_that_cannot_know_the_predicate_are_refused():
