@@ -6,6 +6,7 @@ from keras_plm.data.corpus_writer import write_stream
 from keras_plm.data.documents import join_sentences, part_sentences
 from keras_plm.data.examples import batches
 from keras_plm.data.formats.conll import read_conll
+from keras_plm.data.formats.conll_2012 import Conll2012Document, read_conll_2012
 from keras_plm.data.formats.fasttext import SubwordVectors, read_fasttext
 from keras_plm.data.formats.parallel import read_parallel
 from keras_plm.data.formats.squad import (
@@ -26,6 +27,7 @@ from keras_plm.data.translation import translation_batches
 
 __all__ = [
     "Batches",
+    "Conll2012Document",
     "Example",
     "PackedExamples",
     "Span",
@@ -44,6 +46,7 @@ __all__ = [
     "label_names",
     "part_sentences",
     "read_conll",
+    "read_conll_2012",
     "read_fasttext",
     "read_ids",
     "read_parallel",

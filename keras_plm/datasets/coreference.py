@@ -1,10 +1,12 @@
-"""Coreference: the task `litbank`, entities in works of fiction."""
+"""Coreference: LitBank, entities in works of fiction, and OntoNotes."""
 
 import functools
 
 from keras_plm import metrics
+from keras_plm.data.formats.conll_2012 import conll_2012_documents
 from keras_plm.data.formats.tables import table_rows
 from keras_plm.data.task import Example, Task, find_file
+from keras_plm.datasets.semantic_roles import ONTONOTES, ONTONOTES_SOURCE
 from keras_plm.files.json_files import check_shape
 from keras_plm.heads import CoreferenceResolver
 
@@ -70,24 +72,34 @@ def _mention(mention, sizes, where):
     return before + start, before + end
 
 
-def _read(files, folder, split):
-    return read_coreference(find_file(folder, files[split]))
+def _read(read, files, folder, split):
+    return read(find_file(folder, files[split]))
 
 
 _LITBANK = {split: f"litbank/{split}.jsonl" for split in ("train", "dev", "test")}
+_without_singletons = functools.partial(metrics.conll_coreference_f1, singletons=False)
 
 COREFERENCE_TASKS = (
     Task(
         "litbank",
-        functools.partial(_read, _LITBANK),
+        functools.partial(_read, read_coreference, _LITBANK),
         CoreferenceResolver,
         {
             "coreference_f1": metrics.conll_coreference_f1,
-            "without_singletons": functools.partial(metrics.conll_coreference_f1, singletons=False),
+            "without_singletons": _without_singletons,
             "lea": metrics.lea,
         },
         _LITBANK,
         "LitBank, github.com/dbamman/litbank, split 0 of github.com/dbamman/lrec2020-coref",
         "CC BY 4.0",
+    ),
+    Task(
+        "conll2012_coreference",  # OntoNotes has no singletons
+        functools.partial(_read, conll_2012_documents, ONTONOTES),
+        CoreferenceResolver,
+        {"coreference_f1": _without_singletons},
+        ONTONOTES,
+        ONTONOTES_SOURCE,
+        "LDC",
     ),
 )

@@ -1,8 +1,9 @@
-"""Semantic roles: the task `ewt_srl`, PropBank over the English Web Treebank."""
+"""Semantic roles: PropBank over the English Web Treebank, and OntoNotes."""
 
 import functools
 
 from keras_plm import metrics
+from keras_plm.data.formats.conll_2012 import conll_2012_roles
 from keras_plm.data.formats.tables import table_rows
 from keras_plm.data.task import Example, Task, find_file
 from keras_plm.files.json_files import Whole, check_shape
@@ -71,20 +72,31 @@ def _tags(arguments, count, where):
     return tags
 
 
-def _read(files, folder, split):
-    return read_roles(find_file(folder, files[split]))
+def _read(read, files, folder, split):
+    return read(find_file(folder, files[split]))
 
 
 _EWT = {split: f"ewt_srl/{split}.jsonl" for split in ("train", "dev", "test")}
+ONTONOTES = {split: f"conll2012/{split}.conll" for split in ("train", "dev", "test")}
+ONTONOTES_SOURCE = "OntoNotes 5.0 in the files of CoNLL-2012, LDC2013T19"
 
 ROLE_TASKS = (
     Task(
         "ewt_srl",
-        functools.partial(_read, _EWT),
+        functools.partial(_read, read_roles, _EWT),
         SemanticRoleLabeler,
         {"role_f1": metrics.role_f1},
         _EWT,
         "PropBank release over UD_English-EWT, github.com/propbank/propbank-release",
         "CC BY-SA 4.0",
+    ),
+    Task(
+        "conll2012_roles",
+        functools.partial(_read, conll_2012_roles, ONTONOTES),
+        SemanticRoleLabeler,
+        {"role_f1": metrics.role_f1},
+        ONTONOTES,
+        ONTONOTES_SOURCE,
+        "LDC",
     ),
 )

@@ -13,6 +13,7 @@ from pathlib import Path
 from glue_tasks import submission
 from glue_tasks.tasks import GLUE, read_unlabelled
 from keras_plm.data.formats.conll import read_conll
+from keras_plm.data.formats.conll_2012 import conll_2012_documents, conll_2012_roles
 from keras_plm.data.formats.parallel import read_parallel
 from keras_plm.data.formats.squad import evaluate_squad, read_predictions, read_squad
 from keras_plm.data.formats.tables import read_table
@@ -515,6 +516,38 @@ def pairs_are(folder, pairs):
     return None
 
 
+CONLL_2012 = "".join(
+    f"#begin document (d{i}); part 000\n"
+    "d 0 0 Ann X * - - - - * (ARG0*) (0)\n"
+    "d 0 1 met X * meet 01 - - * (V*) -\n"
+    "d 0 2 Tom X * - - - - * (ARG1* (1)|(2\n"
+    "d 0 3 Lee X * - - - - * *) 2)\n\n"
+    "d 0 0 She X * - - - - * (0)\n"
+    "#end document\n"
+    for i in range(3)
+)
+
+
+def read_both_2012(folder):
+    """Reads the roles and the clusters of the file."""
+    return conll_2012_roles(folder / "c.conll"), conll_2012_documents(folder / "c.conll")
+
+
+def brackets_are(folder, found):
+    """Checks the numbers of predicates, words and mentions by the brackets of the file."""
+    roles, documents = found
+    lines = content(folder / "c.conll").split("\n")
+    rows = [re.split("[ \t]+", line.strip(" \t")) for line in lines if line.strip(" \t")]
+    rows = [row for row in rows if row[0] not in ("#begin", "#end")]
+    predicates = sum(cell.startswith("(V*") for row in rows for cell in row[11:-1])
+    mentions = sum(row[-1].count("(") for row in rows)
+    counts = len(roles), sum(len(d.text) for d in documents)
+    clusters = sum(len(cluster) for d in documents for cluster in d.label)
+    if (*counts, clusters) != (predicates, len(rows), mentions):
+        return "predicates, words or mentions that differ from those of the file"
+    return None
+
+
 def clusters_are(folder, examples):
     """Checks that examples have exactly the mentions in the file, in its clusters."""
     rows = [json.loads(line) for line in content(folder / "d.jsonl").split("\n") if line.strip()]
@@ -551,6 +584,8 @@ OTHERS = [
            {"s.csv": "text"}, chosen("AnswerRightEnding", 1), 0.5),
     Reader("semantic_roles", {"r.jsonl": ROLES}, lambda f: read_roles(f / "r.jsonl"),
            {"r.jsonl": "jsonl"}, roles_are, 0.5),
+    Reader("conll_2012", {"c.conll": CONLL_2012}, read_both_2012, {"c.conll": "text"},
+           brackets_are, 0.5),
     Reader("coreference", {"d.jsonl": DOCUMENTS}, lambda f: read_coreference(f / "d.jsonl"),
            {"d.jsonl": "jsonl"}, clusters_are, 0.5),
     Reader("word_pairs", {"p.txt": "tiger cat 7.35\nold new 1.58\nbook\tpaper\t7\n"},

@@ -33,7 +33,7 @@ def test_data_command_lists_found_and_missing_files(tmp_path, capsys):
     assert main(["data", "--data", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert re.search(r"found +\S+wikigold.conll.txt +sha256 [0-9a-f]{16}", out)
-    assert out.count("missing") == 105 and "CC BY 4.0" in out and "multi30k" in out
+    assert out.count("missing") == 111 and "CC BY 4.0" in out and "multi30k" in out
     (tmp_path / "RACE" / "test").mkdir(parents=True)
     assert main(["data", "--data", str(tmp_path)]) == 0
     assert re.search(r"found +\S+RACE/test", capsys.readouterr().out)
@@ -43,7 +43,8 @@ def test_data_command_lists_found_and_missing_files(tmp_path, capsys):
     assert "train.conll.gz is damaged or cut short" in capsys.readouterr().err
     names = "cola sst2 mrpc qqp stsb mnli mnli_mm qnli rte wnli ax sst5 snli cr subj "
     names += "conll2003 wikigold wnut17 ud_english_ewt scitail sick_e sick_r swag "
-    names += "race race_middle race_high story_cloze ewt_srl litbank squad squad2 qnli_squad"
+    names += "race race_middle race_high story_cloze ewt_srl conll2012_roles litbank "
+    names += "conll2012_coreference squad squad2 qnli_squad"
     assert list(TASKS) == names.split()
 
 

@@ -1,0 +1,233 @@
+"""Files of CoNLL-2012: semantic roles and coreference of OntoNotes.
+
+Reference: Pradhan et al. 2012, "CoNLL-2012 Shared Task", section 4.3, table 2: the columns.
+"""
+
+import dataclasses
+import os
+import re
+
+from keras_plm.data.task import Example
+from keras_plm.tokenizers.text import fields, numbered_lines
+
+WORD, ARGUMENTS = 3, 11  # columns; the last one is coreference
+LEAST = 12  # columns without a predicate
+ROLE = re.compile(r"(\((?P<label>[^()*]+))?\*(?P<end>\))?")
+MENTION = re.compile(r"\((\d+)\)|\((\d+)|(\d+)\)")
+
+
+@dataclasses.dataclass
+class Conll2012Document:
+    """A part of a document.
+
+    Attributes:
+        name: Name and part, as in `#begin document (name); part 000`.
+        where: `file:line` of its first word.
+        sentences: Lists of words.
+        predicates: `(sentence, word, tags)` of each predicate: indices, and its tags in BIO.
+        clusters: Lists of mentions `(start, end)`; indices of words of the document.
+    """
+
+    name: str
+    where: str
+    sentences: list[list[str]]
+    predicates: list[tuple[int, int, list[str]]]
+    clusters: list[list[tuple[int, int]]]
+
+
+def read_conll_2012(path: str | os.PathLike) -> list[Conll2012Document]:
+    """Reads the documents of a file of CoNLL-2012.
+
+    Lines have 12 columns or more: the word in column 3, counted from 0, the arguments of each
+    predicate of the sentence from column 11 on, and the mentions in the last one.
+
+    Args:
+        path: The file, plain or `.gz`.
+
+    Returns:
+        A list of `Conll2012Document`.
+
+    Raises:
+        ValueError: If a line has too few columns, or a bracket of an argument or a mention has no
+            partner, with file and line. If there is no document.
+
+    >>> import tempfile
+    >>> rows = [("Ada", "-", "(ARG0*)", "(0)"), ("sings", "sing", "(V*)", "-")]
+    >>> with tempfile.NamedTemporaryFile("w", suffix=".conll") as file:
+    ...     print("#begin document (d); part 000", file=file)
+    ...     for i, (word, lemma, role, mention) in enumerate(rows):
+    ...         columns = "d", 0, i, word, "X", "*", lemma, "-", "-", "-", "*", role, mention
+    ...         print(*columns, file=file)
+    ...     print("\\n#end document", file=file, flush=True)
+    ...     (document,) = read_conll_2012(file.name)
+    >>> document.sentences, document.predicates, document.clusters
+    ([['Ada', 'sings']], [(0, 1, ['B-ARG0', 'B-V'])], [[(0, 1)]])
+    """
+    documents, rows, name = [], [], None
+    for number, line in numbered_lines(path):
+        where = f"{path}:{number}"
+        if line.startswith("#begin document"):
+            if name is not None:
+                raise ValueError(
+                    f"{where}: A document must end before the next. Received: {line!r}"
+                )
+            name, rows = line.removeprefix("#begin document").strip(), [[]]
+        elif line.startswith("#end document"):
+            if name is None:
+                raise ValueError(
+                    f"{where}: A document must begin before its end. Received: {line!r}"
+                )
+            documents.append(_document(name, [row for row in rows if row], where))
+            name = None
+        elif not line.strip(" \t"):
+            rows.append([])
+        elif name is None:
+            raise ValueError(
+                f"{where}: A line must be in a document, after '#begin document'. "
+                f"Received: {line!r:.60}"
+            )
+        else:
+            rows[-1].append((where, _columns(where, line, rows[-1])))
+    if name is not None:
+        raise ValueError(f"{path}: The last document must end with '#end document'. Received: none")
+    if not documents:
+        raise ValueError(f"{path}: No document in this file. Received: a file without one")
+    return documents
+
+
+def _columns(where, line, sentence):
+    columns = fields(line)
+    expected = len(sentence[0][1]) if sentence else None
+    if len(columns) < LEAST or expected not in (None, len(columns)):
+        raise ValueError(
+            f"{where}: A line of CoNLL-2012 must have {LEAST} columns or more, as many as the "
+            f"first of its sentence. Received: {len(columns)} columns, {line!r:.60}"
+        )
+    return columns
+
+
+def _document(name, sentences, end):
+    if not sentences:
+        raise ValueError(f"{end}: A document must have words. Received: {name!r} without")
+    predicates, lines = [], []
+    for number, rows in enumerate(sentences):
+        for column in range(ARGUMENTS, len(rows[0][1]) - 1):
+            cells = [(where, columns[column]) for where, columns in rows]
+            if all(cell == "-" for _, cell in cells):
+                continue  # files without roles
+            tags = _tags(cells)
+            if tags.count("B-V") != 1:
+                raise ValueError(
+                    f"{rows[0][0]}: A column of arguments must mark one predicate, by (V*). "
+                    f"Received: {[tag for tag in tags if tag != 'O'][:6]}"
+                )
+            predicates.append((number, tags.index("B-V"), tags))
+        lines += [(where, columns[-1]) for where, columns in rows]
+    return Conll2012Document(
+        name,
+        sentences[0][0][0],
+        [[columns[WORD] for _, columns in rows] for rows in sentences],
+        predicates,
+        _clusters(lines),
+    )
+
+
+def _tags(cells):
+    """Returns the tags in BIO of one column of arguments, `(where, cell)` of each word."""
+    tags, label = [], None  # label of the open argument
+    for where, cell in cells:
+        found = ROLE.fullmatch(cell)
+        if (
+            found is None
+            or bool(found["label"])
+            and label is not None
+            or (found["end"] and not (found["label"] or label))
+        ):
+            raise ValueError(
+                f"{where}: An argument must be (LABEL*, * or *), without another inside. "
+                f"Received: {cell!r}"
+            )
+        if found["label"]:
+            label = found["label"]
+            tags.append(f"B-{label}")
+        else:
+            tags.append(f"I-{label}" if label else "O")
+        label = None if found["end"] else label
+    if label:
+        raise ValueError(
+            f"{cells[-1][0]}: An argument must end in its sentence. Received: ({label}* without *)"
+        )
+    return tags
+
+
+def _clusters(lines):
+    """Returns the clusters of a document from the last column, `(where, cell)` of each word."""
+    clusters, opened = {}, {}
+    for place, (where, cell) in enumerate(lines):
+        if cell in ("-", "_"):
+            continue
+        for part in cell.split("|"):
+            found = MENTION.fullmatch(part)
+            if found is None:
+                raise ValueError(
+                    f"{where}: A mention must be (N, N) or (N) with the number of its cluster. "
+                    f"Received: {cell!r}"
+                )
+            whole, begin, end = found.groups()
+            if begin is not None:
+                opened.setdefault(begin, []).append((place, where))
+                continue
+            if end is not None and not opened.get(end):
+                raise ValueError(
+                    f"{where}: A mention must begin before its end. Received: {cell!r}"
+                )
+            start = place if whole is not None else opened[end].pop()[0]
+            clusters.setdefault(whole or end, []).append((start, place + 1))
+    for number, places in opened.items():
+        if places:
+            raise ValueError(
+                f"{places[0][1]}: A mention must end in its document. Received: ({number} alone"
+            )
+    return [clusters[number] for number in sorted(clusters, key=int)]
+
+
+def conll_2012_roles(path: str | os.PathLike) -> list[Example]:
+    """Reads the semantic roles of a file of CoNLL-2012, an example per predicate.
+
+    Args:
+        path: As in `read_conll_2012`.
+
+    Raises:
+        ValueError: As `read_conll_2012`; if there is no predicate.
+    """
+    examples = []
+    for document in read_conll_2012(path):
+        for sentence, word, tags in document.predicates:
+            words = document.sentences[sentence]
+            group = f"{document.name}#{sentence}"
+            examples.append(Example(words, tags, group=group, where=document.where, predicate=word))
+    if not examples:
+        raise ValueError(f"{path}: No predicate in this file. Received: documents without one")
+    return examples
+
+
+def conll_2012_documents(path: str | os.PathLike) -> list[Example]:
+    """Reads the clusters of mentions of a file of CoNLL-2012, an example per document.
+
+    Args:
+        path: As in `read_conll_2012`.
+
+    Raises:
+        ValueError: As `read_conll_2012`; if a mention is in two clusters.
+    """
+    return [
+        Example(
+            [word for sentence in document.sentences for word in sentence],
+            document.clusters,
+            group=document.name,
+            where=document.where,
+            id=document.name,
+            sentences=[len(sentence) for sentence in document.sentences],
+        )
+        for document in read_conll_2012(path)
+    ]
