@@ -17,6 +17,7 @@ from benchmarks.speed import measurements, registry
 from benchmarks.speed.inputs import Inputs, generated_sentences
 from benchmarks.speed.measurements import attention as speed_attention
 from benchmarks.speed.measurements import bert as speed_bert
+from benchmarks.speed.measurements import coreference as speed_coreference
 from benchmarks.speed.measurements import elmo as speed_elmo
 from benchmarks.speed.measurements import gpt as speed_gpt
 from benchmarks.speed.measurements import gpu as speed_gpu
@@ -471,6 +472,17 @@ def test_squad_answers_are_timed_against_their_peers(tmp_path, monkeypatch):
     for name, work in results.items():
         assert work["implementations"]["keras_plm"]["ratios"]["transformers"] > 0
         assert f"| {name}: questions |" in table
+
+
+@pytest.mark.full
+@pytest.mark.backend_neutral
+def test_coreference_is_timed_next_to_tagging(tmp_path, monkeypatch):
+    monkeypatch.setattr(speed_coreference, "_cases", lambda settings: {"75 words": {"words": 75}})
+    results, table = timed(tmp_path, ["--suite", "coreference", "--repeats", "1"])
+    assert list(results) == ["resolve 75 words", "train on 75 words"]
+    for name, work in results.items():
+        assert work["implementations"]["keras_plm"]["ratios"][speed_coreference.TAGGER] > 0
+        assert f"| {name}: words |" in table
 
 
 @pytest.mark.full
