@@ -13,15 +13,18 @@ from benchmarks.claims import judge, verdicts
 from benchmarks.speed.registry import suites as speed_suites
 from benchmarks.speed.tables import speed_tables
 from benchmarks.suites import SUITES, compare_encoders, folder
+from keras_plm.cli.probe import table_of
 from keras_plm.experiments.flags import named
 from keras_plm.experiments.report import result_tables
 from keras_plm.experiments.results import marked, read_results
+from keras_plm.files.json_files import read_json
 from keras_plm.files.opening import read_text
 from keras_plm.files.writing import write_text
 
 PAGES = ROOT / "docs" / "results"
 BRIEF = ".brief"  # suffix of the marks in README
 RUNS = {"results": "first", "words": "words"}  # {mark of single runs: their folder}
+EDGE_PROBING = ("minilm",)  # stems of result files of `keras-plm edge-probing`
 
 
 def marks():
@@ -112,6 +115,8 @@ def _tables():
     stems = [suite.results for suite in speed_suites().values()]
     for stem in (*stems, devices.RESULTS, Path(scaling.FILE).stem):
         found[stem] = functools.partial(_of_speed, stem)
+    for stem in EDGE_PROBING:
+        found[f"edge_probing_{stem}"] = functools.partial(_of_edges, stem)
     more = {"claims": _of_claims, "encoders": compare_encoders.markdown}
     return found | more | {"model_cards": lambda results: model_cards.markdown()}
 
@@ -125,6 +130,10 @@ def _of_runs(name, results):
 
 def _of_suite(name, scale, make, results):
     return make(folder(results, name, scale))
+
+
+def _of_edges(stem, results):
+    return table_of(read_json(results / "edge_probing" / f"{stem}.json", [dict])) + "\n"
 
 
 def _of_speed(stem, results):

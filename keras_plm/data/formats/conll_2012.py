@@ -22,14 +22,14 @@ class Conll2012Document:
 
     Attributes:
         name: Name and part, as in `#begin document (name); part 000`.
-        where: `file:line` of its first word.
+        places: `file:line` of the first word of each sentence.
         sentences: Lists of words.
         predicates: `(sentence, word, tags)` of each predicate: indices, and its tags in BIO.
         clusters: Lists of mentions `(start, end)`; indices of words of the document.
     """
 
     name: str
-    where: str
+    places: list[str]
     sentences: list[list[str]]
     predicates: list[tuple[int, int, list[str]]]
     clusters: list[list[tuple[int, int]]]
@@ -125,7 +125,7 @@ def _document(name, sentences, end):
         lines += [(where, columns[-1]) for where, columns in rows]
     return Conll2012Document(
         name,
-        sentences[0][0][0],
+        [rows[0][0] for rows in sentences],
         [[columns[WORD] for _, columns in rows] for rows in sentences],
         predicates,
         _clusters(lines),
@@ -137,22 +137,16 @@ def _tags(cells):
     tags, label = [], None  # label of the open argument
     for where, cell in cells:
         found = ROLE.fullmatch(cell)
-        if (
-            found is None
-            or bool(found["label"])
-            and label is not None
-            or (found["end"] and not (found["label"] or label))
-        ):
+        begins, ends = (found["label"], found["end"]) if found else (None, None)
+        inside, unopened = begins and label, ends and not (begins or label)
+        if found is None or inside or unopened:
             raise ValueError(
                 f"{where}: An argument must be (LABEL*, * or *), without another inside. "
                 f"Received: {cell!r}"
             )
-        if found["label"]:
-            label = found["label"]
-            tags.append(f"B-{label}")
-        else:
-            tags.append(f"I-{label}" if label else "O")
-        label = None if found["end"] else label
+        label = begins or label
+        tags.append(f"B-{label}" if begins else f"I-{label}" if label else "O")
+        label = None if ends else label
     if label:
         raise ValueError(
             f"{cells[-1][0]}: An argument must end in its sentence. Received: ({label}* without *)"
@@ -203,9 +197,9 @@ def conll_2012_roles(path: str | os.PathLike) -> list[Example]:
     examples = []
     for document in read_conll_2012(path):
         for sentence, word, tags in document.predicates:
-            words = document.sentences[sentence]
+            words, where = document.sentences[sentence], document.places[sentence]
             group = f"{document.name}#{sentence}"
-            examples.append(Example(words, tags, group=group, where=document.where, predicate=word))
+            examples.append(Example(words, tags, group=group, where=where, predicate=word))
     if not examples:
         raise ValueError(f"{path}: No predicate in this file. Received: documents without one")
     return examples
@@ -225,7 +219,7 @@ def conll_2012_documents(path: str | os.PathLike) -> list[Example]:
             [word for sentence in document.sentences for word in sentence],
             document.clusters,
             group=document.name,
-            where=document.where,
+            where=document.places[0],
             id=document.name,
             sentences=[len(sentence) for sentence in document.sentences],
         )

@@ -35,7 +35,7 @@ def write(path, *sentences, name="(d); part 000"):
 
 def test_roles_and_mentions_of_a_document(tmp_path):
     (document,) = read_conll_2012(write(tmp_path / "a.conll", FIRST, SECOND))
-    assert document.name == "(d); part 000" and document.where.endswith("a.conll:2")
+    assert document.name == "(d); part 000" and document.places[1].endswith("a.conll:8")
     assert document.sentences == [[row[0] for row in FIRST], [row[0] for row in SECOND]]
     assert document.predicates == [
         (0, 1, ["B-ARG0", "B-V", "B-ARG1", "I-ARG1", "I-ARG1"]),
