@@ -72,7 +72,7 @@ class WithLanguageModel(FitsBatches, keras.Model):
         A dict: `task`, the outputs of the head, and `language_model`, (B,) losses.
 
     Raises:
-        ValueError: If the encoder cannot predict the next token.
+        ValueError: If the encoder cannot predict the next token, or the head reads documents.
 
     >>> from keras_plm.heads import Classifier
     >>> from keras_plm.models import GPT
@@ -85,6 +85,11 @@ class WithLanguageModel(FitsBatches, keras.Model):
     def __init__(self, head: Head, weight: float = 0.5, name: str | None = None):
         encoder = head.encoder
         check_causal(encoder, "WithLanguageModel")
+        if head.reads_documents:
+            raise ValueError(
+                "The language model reads texts, not documents in windows: train the head alone. "
+                f"Received: a {type(head).__name__}"
+            )
         texts, hidden = head.encoded
         shape = head.input["token_ids"].shape
         loss = TextLoss(

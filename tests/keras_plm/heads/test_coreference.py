@@ -15,6 +15,8 @@ from keras_plm.experiments.predict import predict, read_inputs
 from keras_plm.heads import CoreferenceLoss, CoreferenceResolver, SpanRanking
 from keras_plm.heads.coreference import LABELS
 from keras_plm.metrics import conll_coreference_f1
+from keras_plm.models import GPT
+from keras_plm.pretraining import WithLanguageModel
 from keras_plm.transfer import FeatureBased, FineTune
 from tests.helpers.checks import assert_close, check_layer, to_numpy, under_torch
 from tests.helpers.small_encoders import TOKENIZER, encoder, word_encoder
@@ -327,6 +329,9 @@ def test_unsuitable_settings_and_examples_are_refused():
     (one,) = documents(1)
     with pytest.raises(ValueError, match="Either all documents must have clusters, or none"):
         model.batches([one, Example(["a"], sentences=[1])])
+    gpt = GPT(len(TOKENIZER), 1, 2, 8, 16, max_sequence_length=12)
+    with pytest.raises(ValueError, match="reads texts, not documents in windows"):
+        WithLanguageModel(CoreferenceResolver(gpt, tokenizer=TOKENIZER))
     for method in (FineTune(epochs=1), FeatureBased(epochs=1)):
         with pytest.raises(ValueError, match="Documents are long: set `batch_size`.*: .*32"):
             method.fit(encoder(), CoreferenceResolver, TOKENIZER, [one])
