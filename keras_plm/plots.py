@@ -249,8 +249,7 @@ def edge_probing(table: Sequence[Mapping[str, Any]], title: str = "") -> "Figure
     Reference: Tenney et al. 2019, arXiv 1905.05950, figures 1 and 2.
 
     Args:
-        table: Rows with `task`, `layers`, `cumulative`, `expected_layer` (`None` without a gain),
-            `centre_of_gravity` and optionally `random`, as `keras-plm edge-probing` writes.
+        table: Rows from `LayerReport.row`, or from the file of `keras-plm edge-probing`.
         title: Title of the plot.
 
     Returns:
@@ -273,14 +272,15 @@ def edge_probing(table: Sequence[Mapping[str, Any]], title: str = "") -> "Figure
     places = np.arange(*sizes)
     tasks = list(dict.fromkeys(row["task"] for row in table))
     figure = _figure(8, 0.9 + 1.5 * len(tasks))
-    axes = figure.subplots(len(tasks), 2, squeeze=False, sharex="col")
+    axes = figure.subplots(len(tasks), 2, squeeze=False, sharex=True)
     for (left, right), task in zip(axes, tasks, strict=True):
         own = [row for row in table if row["task"] == task and not row.get("random")]
         random = [row for row in table if row["task"] == task and row.get("random")]
         for rows, style in ((own, CURVE_STYLES[0]), (random, ("#777777", None))):
             if rows:
                 scores = 100 * np.mean([row["layers"] for row in rows], axis=0)
-                line = {"linestyle": "--", "label": "random encoder"} if rows is random else {}
+                line = {"linestyle": "--", "label": "random encoder"}
+                line = line if rows is random else {"label": "encoder"}
                 left.plot(places, scores, color=style[0], marker=style[1], **line)
         left.set_ylabel("F1")
         left.set_title(task.replace("_", " "), loc="left", fontsize=10)
@@ -288,7 +288,9 @@ def edge_probing(table: Sequence[Mapping[str, Any]], title: str = "") -> "Figure
             left.legend(fontsize=8, frameon=False)
         if own:
             gains = 100 * np.diff(np.mean([row["cumulative"] for row in own], axis=0))
-            right.bar(places[1:], gains, width=0.6, color="#aacdeb", label="gain of the layer")
+            right.bar(
+                places[1:], gains, width=0.6, color="#aacdeb", label="gain from adding the layer"
+            )
             right.axhline(0, color="#333333", linewidth=0.8)
             marks = (("expected_layer", "-", "#d55e00"), ("centre_of_gravity", ":", "#009e73"))
             for name, dashes, colour in marks:
@@ -297,7 +299,7 @@ def edge_probing(table: Sequence[Mapping[str, Any]], title: str = "") -> "Figure
                     label = f"{name.replace('_', ' ')} {np.mean(values):.1f}"
                     right.axvline(np.mean(values), linestyle=dashes, color=colour, label=label)
             right.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1, 1.05))
-        right.set_ylabel("points")
+        right.set_ylabel("F1 points")
     for axis in axes[-1]:
         axis.set_xlabel("layer (0: embeddings)")
         axis.set_xticks(places)

@@ -13,8 +13,8 @@ def add_edge_probing(commands):
     )
     parser.add_argument(
         "--tasks", default="", metavar="LIST",
-        help="probe these of part_of_speech, dependencies, entities, roles, coreference (default "
-        "all whose files exist)",
+        help="probe these tasks, separated by commas: part_of_speech, dependencies, entities, "
+        "roles, coreference (default all whose files exist)",
     )  # fmt: skip
     add_data_flags(parser)
     numbers = (
@@ -33,7 +33,7 @@ def add_edge_probing(commands):
     )
     parser.add_argument(
         "--results", default="edge_probing.json", metavar="FILE",
-        help="add the results to this file; a rerun skips those in it (default %(default)s)",
+        help="add the results to this file; a rerun reads finished ones (default %(default)s)",
     )  # fmt: skip
     parser.add_argument("--plot", metavar="FILE", help="draw the results as a PNG or SVG file")
     parser.set_defaults(run=run_edge_probing)
@@ -45,7 +45,7 @@ def run_edge_probing(flags):
     from keras_plm.files.json_files import read_json
     from keras_plm.files.writing import replacing, write_json
 
-    tasks, method = _tasks(flags), _method(flags)
+    tasks, _ = _tasks(flags), _method(flags)
     for argument in ("results", "plot"):
         path = getattr(flags, argument)
         if path and not Path(path).parent.is_dir():
@@ -57,15 +57,22 @@ def run_edge_probing(flags):
     encoder, tokenizer = keras_plm.load(flags.encoder)
     shown = []
     for name, read in tasks.items():
+        parts = {split: read(flags.data, split) for split in ("train", "dev", "test")}
+        parts["train"] = parts["train"][: flags.train_limit or None]
         for seed in range(flags.seeds):
             for random in (False, True) if flags.random else (False,):
-                key = _key(flags, name, seed, random, encoder, tokenizer)
+                key = _key(flags, name, parts, seed, random, encoder, tokenizer)
                 record = next((r for r in kept if r.get("key") == key), None)
+                who = f"{name}, seed {seed}" + ", random encoder" * random
                 if record is None:
-                    record = _run(flags, method, name, read, seed, random, encoder, tokenizer)
+                    record = _run(flags, who, name, parts, seed, random, encoder, tokenizer)
                     kept = [*kept, {"key": key, **record}]
                     write_json(path, kept)
+                else:
+                    console.print(f"{who}: from {path}")
                 shown.append(record)
+    limit = f"{flags.train_limit:,} training sentences at most" if flags.train_limit else "all data"
+    console.print(f"\nF1 in percent; {limit}, {flags.epochs} epochs, seeds: {flags.seeds}")
     console.print("\n" + table_of(shown))
     console.print(f"Results: {path}")
     if flags.plot:
@@ -116,18 +123,19 @@ def _method(flags, seed=0):
     )
 
 
-def _key(flags, name, seed, random, encoder, tokenizer):
+def _key(flags, name, parts, seed, random, encoder, tokenizer):
     """Returns a text that changes with everything that a result depends on."""
     import dataclasses
 
     from keras_plm.files.fingerprint import fingerprint
 
     settings = dataclasses.asdict(_method(flags, seed)) | {"feature_gb": 0}
-    values = name, random, flags.train_limit, str(sorted(settings.items()))
+    edges = [[(e.text, e.edges) for e in part] for part in parts.values()]
+    values = name, random, str(sorted(settings.items())), edges
     return fingerprint(encoder, tokenizer, values)[:24]
 
 
-def _run(flags, method, name, read, seed, random, encoder, tokenizer):
+def _run(flags, who, name, parts, seed, random, encoder, tokenizer):
     """Trains the probes of a task and returns the record of the results."""
     import time
 
@@ -135,9 +143,6 @@ def _run(flags, method, name, read, seed, random, encoder, tokenizer):
     from keras_plm.experiments.progress import console
     from keras_plm.training.resume import set_seed
 
-    who = f"{name}, seed {seed}" + ", random encoder" * random
-    train, dev, test = (read(flags.data, split) for split in ("train", "dev", "test"))
-    train = train[: flags.train_limit or None]
     if random:
         set_seed(seed)
         encoder = type(encoder).from_config(encoder.get_config())
@@ -145,37 +150,24 @@ def _run(flags, method, name, read, seed, random, encoder, tokenizer):
     report = _method(flags, seed).fit(
         encoder,
         tokenizer,
-        train,
-        dev,
-        test,
+        *parts.values(),
         store=flags.feature_cache,
         say=lambda line: console.print(f"{who}: {line}"),
     )
-    counts = {
-        split: {"sentences": len(part), "edges": sum(len(e.edges) for e in part)}
-        for split, part in (("train", train), ("dev", dev), ("test", test))
-    }
     return {
-        "task": name,
+        **report.row(name, random),
         "encoder": Path(flags.encoder).name,
-        "random": random,
         "seed": seed,
-        "layers": report.layers,
-        "cumulative": report.cumulative,
-        "mixing_weights": report.mixing_weights,
-        "expected_layer": _number(report.expected_layer),
-        "centre_of_gravity": report.centre_of_gravity,
         "labels": len(report.labels),
-        "counts": counts,
+        "counts": {
+            split: {"sentences": len(part), "edges": sum(len(e.edges) for e in part)}
+            for split, part in parts.items()
+        },
         "learning_rate": flags.learning_rate,
         "epochs": flags.epochs,
         "seconds": round(time.monotonic() - begun, 1),
         **environment(),
     }
-
-
-def _number(value):
-    return value if value == value else None  # NaN is not JSON
 
 
 def table_of(records):

@@ -241,15 +241,22 @@ def describe_labels(runner):
 
 
 def describe_documents(runner):
-    """Describes the documents of a coreference task: their words, mentions and clusters."""
+    """Describes all documents of a coreference task: their words, mentions and clusters."""
+    from keras_plm.heads.coreference import MAX_SPAN_WIDTH
+
     parts = runner.examples.values()
     words = [sum(len(e.text) for e in part) for part in parts]
     clusters = [[len(cluster) for e in part for cluster in e.label] for part in parts]
     mentions, count = [sum(sizes) for sizes in clusters], [len(sizes) for sizes in clusters]
     alone = [sizes.count(1) for sizes in clusters]
+    wide = [
+        sum(b - a > MAX_SPAN_WIDTH for e in part for cluster in e.label for a, b in cluster)
+        for part in parts
+    ]
     shown = {"words": words, "mentions": mentions, "clusters": count, "of one mention": alone}
+    shown[f"mentions of more than {MAX_SPAN_WIDTH} words, which are never found"] = wide
     listed = (f"{', '.join(f'{n:,}' for n in of_part)} {name}" for name, of_part in shown.items())
-    return f"{'; '.join(listed)} (training examples, dev set, evaluation split)"
+    return f"{'; '.join(listed)} (whole training set, dev set, evaluation split)"
 
 
 def _first(names, comma=", "):

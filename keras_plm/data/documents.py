@@ -138,12 +138,12 @@ class DocumentRows:
         tokenizer: Tokenizer of the encoder.
         max_length: Largest number of tokens T of a window, or `None`.
         targets: An array (W, ...) for each document, or `None`.
-        word_tokenizer, word_character_ids: As in `batches`.
+        word_tokenizer, word_character_ids: As in `keras_plm.data.batches`.
 
     Attributes:
         lengths: (N,) number of words of each document.
         examples_of: (N,) index of the example of each row.
-        words: The same as `lengths`.
+        words: Number of words of each row, as `Head.decode` reads it; equal to `lengths`.
 
     Raises:
         ValueError: If there are no examples, or an example has no `sentences`.

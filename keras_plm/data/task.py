@@ -74,6 +74,11 @@ class Example:
             return
         if is_missing(tags) or isinstance(tags, (str, numbers.Number)):
             return
+        if any(isinstance(item, (list, tuple)) for item in tags):
+            raise ValueError(
+                f"{where}Clusters of mentions need `sentences`, the number of words of each "
+                f"sentence: `Example(words, clusters, sentences=sizes)`. Received: {tags!r:.60}"
+            )
         if isinstance(self.text, str):
             rule = "Tags need a list of words: split the text"
             if self.pair is not None:
@@ -99,15 +104,16 @@ class Example:
 
     def _check_document(self, where):
         words = None if isinstance(self.text, str) else len(self.text)
-        sizes = self.sentences
+        sizes, listed = self.sentences, isinstance(self.sentences, (list, tuple))
         if not (
             words
+            and listed
             and all(isinstance(n, numbers.Integral) and n > 0 for n in sizes)
             and sum(sizes) == words
         ):
             raise ValueError(
                 f"{where}A document must be a list of words, and `sentences` the number of words "
-                f"of each of its sentences. Received: sentences={list(sizes)!r:.60} of "
+                f"of each of its sentences. Received: sentences={sizes!r:.60} of "
                 + (f"the text {self.text!r:.60}" if words is None else f"{words} words")
             )
         if self.label is None:
@@ -126,14 +132,15 @@ class Example:
         found = tuple(mention) if isinstance(mention, (list, tuple)) else ()
         if len(found) != 2 or not all(isinstance(place, numbers.Integral) for place in found):
             raise ValueError(
-                f"{where}A mention must be (start, end), two indices of words. "
-                f"Received: {mention!r:.60}"
+                f"{where}`label` must be a list of clusters, each a list of mentions (start, end), "
+                f"two indices of words. Received: {mention!r:.60} as a mention"
             )
         start, end = found
         if not 0 <= start < end <= len(sentence_of):
             raise ValueError(
-                f"{where}A mention must have a word or more of its document of "
-                f"{len(sentence_of)} words. Received: {found}"
+                f"{where}A mention (start, end) must have words of its document of "
+                f"{len(sentence_of)} words; `end` is the index after its last word. "
+                f"Received: {found}"
             )
         if sentence_of[start] != sentence_of[end - 1]:
             raise ValueError(

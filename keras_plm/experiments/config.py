@@ -311,8 +311,9 @@ class Run:
             return task.head
         if task.head is not Tagger:
             raise ValueError(
-                f"The reader {CRF!r} needs a task of tagged words: use 'bilstm', 'bcn' or 'esim' "
-                f"for texts, 'bidaf' for questions. Received: reader={CRF!r} on {task.name}"
+                f"The reader {CRF!r} needs a task of tagged words: use 'bilstm' or "
+                "'alternating_lstm' for roles and coreference, 'bilstm', 'bcn' or 'esim' for "
+                f"texts, 'bidaf' for questions. Received: reader={CRF!r} on {task.name}"
             )
         return CRFTagger
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import warnings
 from pathlib import Path
 
 import keras
@@ -101,6 +102,11 @@ def read_inputs(path, model, text="text", pair=None, tagger=None):
             f"line, .csv, .tsv or .jsonl. Received: {path.name} for a {type(model).__name__}"
         )
     if model.reads_documents:
+        if text != "text":
+            raise ValueError(
+                "A `CoreferenceResolver` reads 'sentences' of .jsonl, or lines of words: omit "
+                f"--text. Received: text={text!r}"
+            )
         return _documents(path, name)
     is_table = re.search(r"\.(csv|tsv|jsonl)$", name)
     if model.marks_predicates and not is_table:
@@ -148,8 +154,9 @@ def _verbs_of(sentences, tagger, path):
     ]
     if not found:
         raise ValueError(
-            f"{path}: The tagger must find a verb in the file. Received: none in "
-            f"{len(sentences):,} sentences"
+            f"{path}: The tagger must find a verb in the file: use another tagger, or name the "
+            "predicates in a column 'predicate'. Received: no verb in "
+            f"{len(sentences):,} sentence{'s' * (len(sentences) > 1)}"
         )
     return found
 
@@ -324,6 +331,12 @@ def predict(model, examples, out=None, probabilities=False):
         return json.dumps(named, indent=1, ensure_ascii=False) + "\n"
     found = model.predict(examples)
     rows = [{"prediction": value} for value in found]
+    if model.reads_documents and not any(found):
+        warnings.warn(
+            "The model finds no mention in any document: train it longer, on more documents or "
+            "with another learning rate",
+            stacklevel=2,
+        )
     if model.marks_predicates:
         for row, example in zip(rows, examples, strict=True):
             row |= {"words": list(example.text), "predicate": int(example.predicate)}

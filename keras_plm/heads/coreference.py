@@ -1,5 +1,6 @@
 """Coreference: clusters of the mentions of a document that name the same entity."""
 
+import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -21,7 +22,7 @@ from keras_plm.models.encoder import Encoder, check_encoder
 from keras_plm.tokenizers.subwords import SubwordTokenizer
 
 LABELS = ["mention", "antecedent"]
-MAX_SPAN_WIDTH = 10  # Lee et al. 2017, section 8
+MAX_SPAN_WIDTH = 10  # Lee et al. 2017, section 7.1
 
 
 @keras.saving.register_keras_serializable("keras_plm")
@@ -94,7 +95,7 @@ class CoreferenceResolver(Head):
     It scores spans as mentions, keeps the best, and links each to its most probable earlier span,
     if any, see `SpanRanking`. The encoder reads a document in independent windows of whole
     sentences. Examples are `Example(words, clusters, sentences=sizes)`; `predict` returns the
-    clusters of each document. A mention without a link whose score is positive is a cluster of
+    clusters of each document. A mention with a positive mention score and no link is a cluster of
     one.
 
     It is a Keras model with `compile`, `fit` on `model.batches(examples)`, and `evaluate`. A batch
@@ -107,15 +108,16 @@ class CoreferenceResolver(Head):
 
     Args:
         encoder: An encoder; it is trained in place unless `frozen`.
-        labels: `["mention", "antecedent"]`.
+        labels: Fixed: `["mention", "antecedent"]`; leave it out.
         tokenizer: The encoder's tokenizer; needed for words.
         layers, reader, frozen, task_network, words, placement: As in `Tagger`. The papers without a
             trained encoder use a BiLSTM as `reader`.
         dropout: Fraction of the scoring networks' hidden units dropped in training.
         max_length: Largest number of tokens of a window; by default the encoder's. Joshi et al.
             2019 use 128 for BERT-base. An encoder without a limit reads single sentences.
-        max_span_width, spans_per_word, num_antecedents, hidden_dim, pair_dim, coarse_to_fine: As in
-            `SpanRanking`.
+        max_span_width: Number of words of the widest mention. Wider ones are never found, and left
+            out of training.
+        spans_per_word, num_antecedents, hidden_dim, pair_dim, coarse_to_fine: As in `SpanRanking`.
 
     Call arguments:
         inputs: The encoder's inputs (B, P, T), P windows of T tokens; `word_positions` (B, W), the
@@ -297,6 +299,7 @@ class CoreferenceResolver(Head):
                 self.target(example, self.labels, number=i, max_span_width=widest)
                 for i, example in enumerate(examples)
             ]
+            self._warn_of_few_spans(examples, targets)
         rows = DocumentRows(
             examples,
             self.tokenizer,
@@ -306,6 +309,22 @@ class CoreferenceResolver(Head):
             "word_character_ids" in self.input,
         )
         return rows.batches(inputs=self._batch_inputs(), **options)
+
+    def _warn_of_few_spans(self, examples, targets):
+        """Warns if documents have more mentions than the spans that are kept."""
+        percent = self.ranking.percent
+        few = [
+            i
+            for i, target in enumerate(targets)
+            if np.count_nonzero(target) > max(len(target) * percent // 100, 1)
+        ]
+        if few:
+            warnings.warn(
+                f"{len(few):,} of {len(examples):,} documents have more mentions than kept spans, "
+                f"{percent} per 100 words: raise `spans_per_word`. The first is "
+                f"{examples[few[0]].where or f'example {few[0]}'}",
+                stacklevel=3,
+            )
 
     def _as_examples(self, x, pairs, choices=None):
         examples = super()._as_examples(x, pairs, choices)

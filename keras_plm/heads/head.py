@@ -422,6 +422,7 @@ class Head(FitsBatches, keras.Model):
             list of arrays (words, K).
 
         Raises:
+            TypeError: If `x` is one example and not a list.
             ValueError: If the head has no tokenizer, `x` is `Batches`, or an argument does not
                 apply to this kind of `x`.
         """
@@ -431,6 +432,8 @@ class Head(FitsBatches, keras.Model):
                 "give the examples themselves, or read rows with "
                 "`keras_plm.training.run_on`. Received: Batches"
             )
+        if hasattr(x, "text"):
+            raise TypeError(f"`predict` needs a list: predict([example]). Received: {x!r:.60}")
         texts, x = are_texts(x)
         if not texts:
             if pairs is not None or choices is not None or probabilities:

@@ -13,7 +13,7 @@ from keras_plm.files.arguments import check_number, check_whole
 from keras_plm.files.sequences import Tensor
 from keras_plm.layers import Dropout
 
-FEATURE_DIM = 20  # width of the vectors of span widths and distances: Lee et al. 2017, section 4.3
+FEATURE_DIM = 20  # width of the vectors of span widths and distances: Lee et al. 2017, section 7.1
 DISTANCES = (1, 2, 3, 4, 5, 8, 16, 32, 64)  # first distances of the bins: Clark and Manning 2016
 IMPOSSIBLE = -1e9  # score of a span or an antecedent that does not exist
 
@@ -45,7 +45,8 @@ class SpanRanking(keras.layers.Layer):
 
     Args:
         max_span_width: Number L of words of the widest span.
-        spans_per_word: Number of kept spans per word of a document.
+        spans_per_word: Number of kept spans per word of a document, in hundredths. Raise it for
+            short documents with many mentions.
         num_antecedents: Largest number K of antecedents of a span.
         hidden_dim: Number H of units of each of two hidden layers.
         pair_dim: Width G of the vectors of spans in pairs; `None` for their full 3 D + 20.
@@ -89,7 +90,7 @@ class SpanRanking(keras.layers.Layer):
         check_whole(hidden_dim, "hidden_dim", least=1)
         if pair_dim is not None:
             check_whole(pair_dim, "pair_dim", least=1)
-        check_number(spans_per_word, "spans_per_word", above=0, most=max_span_width)
+        check_number(spans_per_word, "spans_per_word", least=0.01, most=max_span_width)
         check_number(dropout, "dropout", least=0, below=1)
         self.max_span_width, self.num_antecedents = max_span_width, num_antecedents
         self.spans_per_word, self.hidden_dim = spans_per_word, hidden_dim
@@ -203,9 +204,14 @@ class SpanRanking(keras.layers.Layer):
         scores = ops.where(exists, self._score(network, hidden, training), IMPOSSIBLE)
         return ops.reshape(scores, (ops.shape(x)[0], -1))
 
+    @property
+    def percent(self) -> int:
+        """Number of kept spans per 100 words."""
+        return round(100 * self.spans_per_word)
+
     def _prune(self, scores, padding_mask):
         """Returns `(kept, spans)`, (B, M): whether there is a span, and its index, ascending."""
-        percent = round(100 * self.spans_per_word)
+        percent = self.percent
         total = ops.shape(scores)[1]
         count = most(ops.shape(padding_mask)[1] * percent // 100, 1)
         best, spans = ops.top_k(scores, count)

@@ -25,7 +25,8 @@ class Conll2012Document:
         places: `file:line` of the first word of each sentence.
         sentences: Lists of words.
         predicates: `(sentence, word, tags)` of each predicate: indices, and its tags in BIO.
-        clusters: Lists of mentions `(start, end)`; indices of words of the document.
+        clusters: Lists of mentions `(start, end)`, indices of words of the document, in the order
+            of their ends.
     """
 
     name: str
@@ -48,8 +49,9 @@ def read_conll_2012(path: str | os.PathLike) -> list[Conll2012Document]:
         A list of `Conll2012Document`.
 
     Raises:
-        ValueError: If a line has too few columns, or a bracket of an argument or a mention has no
-            partner, with file and line. If there is no document.
+        ValueError: If a line is outside a document or has too few columns, a bracket of an argument
+            or a mention has no partner, an argument is inside another, or a column of arguments
+            does not mark one predicate by `(V*)`, with file and line. If there is no document.
 
     >>> import tempfile
     >>> rows = [("Ada", "-", "(ARG0*)", "(0)"), ("sings", "sing", "(V*)", "-")]
@@ -212,7 +214,7 @@ def conll_2012_documents(path: str | os.PathLike) -> list[Example]:
         path: As in `read_conll_2012`.
 
     Raises:
-        ValueError: As `read_conll_2012`; if a mention is in two clusters.
+        ValueError: As `read_conll_2012`; if a mention is in two clusters or in two sentences.
     """
     return [
         Example(

@@ -93,8 +93,9 @@ class AlternatingLSTM(keras.layers.Layer):
     """A stack of `HighwayLSTM`s that alternate in direction, the first from left to right.
 
     With 8 layers of 300 units it is the published reader of semantic roles; the head
-    `SemanticRoleLabeler` adds the mark of the predicate. A step of time costs a Python call under
-    torch.
+    `SemanticRoleLabeler` adds the mark of the predicate. Under torch each time step is a Python
+    call, so it is slow. The methods of `keras_plm.transfer` choose half the encoder's width as
+    `units`, unless they get another width.
 
     Reference: He et al. 2017, section 2, figure 1 and section 3.2.
 

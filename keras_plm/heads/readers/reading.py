@@ -53,7 +53,7 @@ def check_serves(reader, head):
     if head.kind in getattr(kind, "serves", [head.kind]):
         return
     raise ValueError(
-        f"A {kind.__name__} reads {kind.reads}; {READ_BY[head.kind]}. "
+        f"{kind.__name__} reads {kind.reads}; {READ_BY[head.kind]}. "
         f"Received: reader={kind.__name__.lower()!r}, head={head.__name__}"
     )
 

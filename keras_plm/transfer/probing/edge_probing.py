@@ -6,6 +6,7 @@ P width of a span's vector, K labels.
 
 import dataclasses
 import functools
+import numbers
 import os
 import tempfile
 from collections.abc import Callable, Sequence
@@ -42,7 +43,8 @@ class EdgeExample:
         where: Place of the sentence, for error messages.
 
     Raises:
-        ValueError: If an edge has no label, or a span is outside the sentence.
+        ValueError: If the text is no list of words, an edge has another form, or a span is outside
+            the sentence.
 
     >>> EdgeExample(["Ada", "sings"], [([(1, 2), (0, 1)], "ARG0")]).edges[0][1]
     'ARG0'
@@ -53,14 +55,31 @@ class EdgeExample:
     where: str = ""
 
     def __post_init__(self):
+        if isinstance(self.text, str) or not len(self.text):
+            raise ValueError(
+                f"{place_of(self, None)}A sentence must be a list of words. "
+                f"Received: {self.text!r:.60}"
+            )
         for edge in as_list(self.edges, "edges", "edges"):
-            spans, label = edge
-            right = all(0 <= start < end <= len(self.text) for start, end in spans)
-            if len(spans) not in (1, 2) or not right or not isinstance(label, str):
+            if not self._is_edge(edge):
                 raise ValueError(
-                    f"{place_of(self, None)}An edge must be one or two spans of its sentence of "
-                    f"{len(self.text)} words, and a label. Received: {edge!r:.80}"
+                    f"{place_of(self, None)}An edge must be `(spans, label)`, with one or two "
+                    "spans `(start, end)`; `end` is the index after the last word, at most "
+                    f"{len(self.text)}. Received: {edge!r:.80}"
                 )
+
+    def _is_edge(self, edge):
+        listed = (list, tuple)
+        if not (isinstance(edge, listed) and len(edge) == 2 and isinstance(edge[0], listed)):
+            return False
+        spans, label = edge
+        return (
+            len(spans) in (1, 2)
+            and isinstance(label, str)
+            and all(isinstance(span, listed) and len(span) == 2 for span in spans)
+            and all(isinstance(place, numbers.Integral) for span in spans for place in span)
+            and all(0 <= start < end <= len(self.text) for start, end in spans)
+        )
 
 
 @keras.saving.register_keras_serializable("keras_plm")
@@ -124,7 +143,8 @@ class EdgeLoss(keras.losses.Loss):
         y_pred: (B, E, K) logits.
 
     Returns:
-        The weighted mean over edges, a scalar.
+        The sum of the weighted losses over the number of positions, a scalar. `Batches` scale the
+        weights in training so that it is the mean over edges.
 
     >>> import numpy as np
     >>> round(float(EdgeLoss()(np.array([[1]]), np.zeros((1, 1, 2), "float32"))), 4)  # 2 log 2
@@ -150,8 +170,8 @@ class LayerReport:
         layers: Score of a probe of each layer, 0 for the embeddings.
         cumulative: Score of a probe of a learned mix of the layers up to each one.
         mixing_weights: Weights of the layers in the mix of all.
-        counts: `counts[name]` (N, 3) for `"layers"` and `"cumulative"` of the last layer: numbers
-            of right, true and predicted labels of each example, for intervals.
+        counts: `counts[name]` (N, 3): numbers of right, true and predicted labels of each example,
+            for intervals; of the last layer for `"layers"`, of the mix of all for `"cumulative"`.
 
     >>> report = LayerReport(["a", "b"], [0.5, 0.6, 0.7], [0.5, 0.7, 0.75], [0.2, 0.5, 0.3])
     >>> round(report.expected_layer, 2), round(report.centre_of_gravity, 2)
@@ -164,6 +184,24 @@ class LayerReport:
     mixing_weights: list[float]
     counts: dict[str, np.ndarray] = dataclasses.field(default_factory=dict, repr=False)
 
+    def row(self, task: str, random: bool = False) -> dict[str, Any]:
+        """Returns a row for `plots.edge_probing`, with values that JSON can hold.
+
+        Args:
+            task: Name of the task.
+            random: Whether the encoder has random weights.
+        """
+        expected = self.expected_layer
+        return {
+            "task": task,
+            "random": random,
+            "layers": self.layers,
+            "cumulative": self.cumulative,
+            "mixing_weights": self.mixing_weights,
+            "expected_layer": None if np.isnan(expected) else expected,
+            "centre_of_gravity": self.centre_of_gravity,
+        }
+
     @property
     def differences(self) -> list[float]:
         """Gain in score from each layer after the embeddings, of the cumulative mixes."""
@@ -171,7 +209,10 @@ class LayerReport:
 
     @property
     def expected_layer(self) -> float:
-        """Mean of the layers, weighted by their gains; NaN if no layer gains.
+        """Mean of the layers after the embeddings, weighted by their gains.
+
+        It is NaN if the mix of all layers is not better than the embeddings. A layer may have a
+        negative gain; the mean may then lie below 1 or above the last layer.
 
         Reference: Tenney et al. 2019, arXiv 1905.05950, equation 4.
         """
@@ -235,6 +276,7 @@ class EdgeProbing:
         check_whole(self.seed, "seed", least=0)
         check_number(self.learning_rate, "learning_rate", above=0)
         check_number(self.dropout, "dropout", least=0, below=1)
+        check_number(self.feature_gb, "feature_gb", least=0)
 
     def fit(
         self,
@@ -260,12 +302,19 @@ class EdgeProbing:
             A `LayerReport`.
 
         Raises:
-            ValueError: If a set has no edge, the numbers of spans of edges differ, or there are
-                fewer than two labels.
+            TypeError: If an item is not an `EdgeExample`.
+            ValueError: If a set has no edge, the numbers of spans of edges differ, there are fewer
+                than two labels, or a set has none of the labels of `train`.
         """
         check_encoder(encoder, tokenizer)
         tokenizer = fitting(tokenizer, encoder)
         parts = [list(train), list(dev), *([] if test is None else [list(test)])]
+        for example in (example for part in parts for example in part):
+            if not isinstance(example, EdgeExample):
+                raise TypeError(
+                    "Edge probing needs lists of `EdgeExample(words, edges)`. "
+                    f"Received: {example!r:.60} of {type(example).__name__}"
+                )
         labels = sorted({label for example in parts[0] for _, label in example.edges})
         if len(labels) < 2:
             raise ValueError(
@@ -304,6 +353,7 @@ class EdgeProbing:
                 score, counts["cumulative"], weights = self._probe(parts, choice, labels)
                 say(f"mix of layers 0 to {layer}: {score:.4f}")
             cumulative.append(score)
+        counts.setdefault("cumulative", counts["layers"])  # an encoder of one layer
         return LayerReport(labels, layers, cumulative, weights, counts)
 
     def _probe(self, parts, choice, labels):
@@ -355,6 +405,11 @@ class _Edges:
                 f"Received: edges of {sorted(sizes)} spans"
             )
         (self.num_spans,) = sizes
+        if not any(label in ids for example in examples for _, label in example.edges):
+            raise ValueError(
+                "Every set needs labels of `train`. Received: a set without any of "
+                f"{', '.join(labels[:8])}"
+            )
         self.store = store
         self.spans = [
             np.array([spans for spans, _ in e.edges], "int32").reshape(-1, self.num_spans, 2)

@@ -297,6 +297,8 @@ def test_predict_reads_documents_from_files(tmp_path):
         assert line["prediction"] == [[list(m) for m in cluster] for cluster in clusters]
         for cluster, texts in zip(clusters, line["texts"], strict=True):
             assert texts == [" ".join(example.text[a:b]) for a, b in cluster]
+    with pytest.raises(ValueError, match="omit --text. Received: text='words'"):
+        read_inputs(path, model, "words")
     for content, message in (
         ({"sentences": []}, "must have sentences"),
         ({"sentences": [["a"], []]}, "must have sentences"),
@@ -326,7 +328,12 @@ def test_unsuitable_settings_and_examples_are_refused():
     ):
         with pytest.raises(ValueError, match="Coreference needs the sentences of a document"):
             call()
+    with pytest.raises(TypeError, match="`predict` needs a list"):
+        model.predict(documents(1)[0])
     (one,) = documents(1)
+    crowded = Example(["a", "b", "c"], [[(0, 1), (1, 2), (2, 3)]], sentences=[3])
+    with pytest.warns(UserWarning, match="1 of 1 documents have more mentions than kept spans, 80"):
+        model.batches([crowded])
     with pytest.raises(ValueError, match="Either all documents must have clusters, or none"):
         model.batches([one, Example(["a"], sentences=[1])])
     gpt = GPT(len(TOKENIZER), 1, 2, 8, 16, max_sequence_length=12)
@@ -396,11 +403,14 @@ def test_impossible_documents_are_refused():
         ({"sentences": [3, 0]}, "number of words of each"),
         ({"text": "a b c"}, "the text 'a b c'"),
         ({"label": [[(0, 3)]]}, r"must be in one sentence.*\(0, 3\), from sentence 0 to 1"),
-        ({"label": [[(1, 1)]]}, "must have a word or more"),
+        ({"label": [[(1, 1)]]}, r"must have words of.*index after.*\(1, 1\)"),
+        ({"sentences": 3}, r"number of words of each of its sentences.*sentences=3"),
         ({"label": [[(2, 4)]]}, "of 3 words"),
         ({"label": [[(0, 1)], [(0, 1)]]}, "in one cluster, once"),
         ({"label": [[]]}, "must have a mention"),
-        ({"label": [[(0, 1.0)]]}, r"must be \(start, end\)"),
+        ({"label": [[(0, 1.0)]]}, r"list of clusters, each a list of mentions"),
+        ({"label": [(0, 1)]}, r"list of clusters, each.*0 as a mention"),
+        ({"label": [[(0, 1)]], "sentences": None}, "Clusters of mentions need `sentences`"),
         ({"label": ["O", "O", "O"]}, "a cluster"),
     ):
         fields = {"text": words, "label": [], "sentences": [1, 2], **changes}
@@ -430,6 +440,7 @@ def test_run_trains_on_one_document_per_step(tmp_path, capsys):
         assert main([*flags, "--method", *method]) == 0
     out = capsys.readouterr().out
     assert "litbank: 48, 24, 36 words; 16, 8, 12 mentions" in out
+    assert "0, 0, 0 mentions of more than 10 words" in out
     records = [json.loads(path.read_text()) for path in result_files(tmp_path)]
     assert [record["settings"]["batch_size"] for record in records] == [1, 1]
     for record in records:

@@ -200,7 +200,7 @@ def test_predict_finds_predicates_with_a_tagger(tmp_path, capsys):
     nouns = Tagger(encoder(), ["NOUN", "VERB"], tokenizer=TOKENIZER)
     nouns.task_network.get_layer("logits").set_weights([np.zeros((16, 2)), np.array([1.0, 0.0])])
     for of_model, wrong, message in (
-        (model, nouns, "in.txt: The tagger must find a verb.*none in 2 sentences"),
+        (model, nouns, "in.txt: The tagger must find a verb.*no verb in 2 sentences"),
         (model, Tagger(encoder(), ["O", "X"], tokenizer=TOKENIZER), "tag of verbs.*labels O, X"),
         (model, model, "tag of verbs.*SemanticRoleLabeler"),
         (tagger, tagger, "omit it. Received: a Tagger"),

@@ -63,7 +63,9 @@ def test_expected_layer_and_centre_of_gravity_by_hand():
     assert report.differences == pytest.approx([0.2, 0.05])
     assert report.expected_layer == pytest.approx((1 * 0.2 + 2 * 0.05) / 0.25)
     assert report.centre_of_gravity == pytest.approx(1.1)
-    assert np.isnan(LayerReport(["a"], [0.5], [0.5, 0.4], [1.0]).expected_layer)
+    assert report.row("roles")["expected_layer"] == report.expected_layer
+    worse = LayerReport(["a"], [0.5], [0.5, 0.4], [1.0])
+    assert np.isnan(worse.expected_layer) and worse.row("roles")["expected_layer"] is None
 
 
 def letters(count, seed=0):
@@ -113,8 +115,21 @@ def test_unsuitable_edges_are_refused():
     with pytest.raises(ValueError, match=r"Every set needs edges.*\[\]"):
         method.fit(encoder(), TOKENIZER, [one], [EdgeExample(["a"], [])])
     for spans, label in (([], "x"), ([(0, 3)], "x"), ([(1, 1)], "x"), ([(0, 1)], 3)):
-        with pytest.raises(ValueError, match="f:2: An edge must be one or two spans"):
+        with pytest.raises(ValueError, match="f:2: An edge must be `\\(spans, label\\)`"):
             EdgeExample(["a", "b"], [(spans, label)], where="f:2")
+    for edge in (([(0, 1)],), ((0, 1), "x"), ([(0, 1, 2)], "x"), ([(0.0, 1)], "x"), "x"):
+        with pytest.raises(ValueError, match="An edge must be"):
+            EdgeExample(["a", "b"], [edge])
+    for text in ("a b", []):
+        with pytest.raises(ValueError, match="must be a list of words"):
+            EdgeExample(text, [])
+    with pytest.raises(TypeError, match="lists of `EdgeExample.*Received: Example"):
+        method.fit(encoder(), TOKENIZER, [Example(["a"])], [one])
+    other = EdgeExample(["a"], [([(0, 1)], "z")])
+    with pytest.raises(ValueError, match="a set without any of x, y"):
+        method.fit(encoder(), TOKENIZER, [one], [other])
+    with pytest.raises(ValueError, match="feature_gb"):
+        EdgeProbing(feature_gb=-1)
     with pytest.raises(ValueError, match="learning_rate"):
         EdgeProbing(learning_rate=0)
 
@@ -203,10 +218,15 @@ class TestCommand:
         flags += ["--tasks", "coreference"]
         before = (tmp_path / "r.json").read_bytes()
         assert main(flags) == 0  # nothing is trained again
-        assert "layer 0 of 2" not in capsys.readouterr().out
+        out = capsys.readouterr().out
+        assert "layer 0 of 2" not in out and "coreference, seed 0: from " in out
         assert (tmp_path / "r.json").read_bytes() == before
         assert main([*flags, "--learning-rate", "1e-2"]) == 0
         assert len(json.loads((tmp_path / "r.json").read_text())) == 6
+        changed = (tmp_path / "litbank" / "test.jsonl").read_text().replace('"c"', '"d"')
+        (tmp_path / "litbank" / "test.jsonl").write_text(changed)
+        assert main(flags) == 0  # other data are other results
+        assert len(json.loads((tmp_path / "r.json").read_text())) == 8
 
     @pytest.mark.parametrize(
         "more, message",
