@@ -49,6 +49,12 @@ def _known():
         (known.name, known.source, known.licence, known.files)
         for known in (*TASKS.values(), *CORPORA.values())
     )
+    yield (
+        "dependencies of edge-probing",
+        "github.com/UniversalDependencies/UD_English-EWT",
+        "CC BY-SA 4.0",
+        {split: f"ud_english_ewt/{split}.conllu" for split in ("train", "dev", "test")},
+    )
     questions = {**word_similarity.PAIRS, "analogies": word_similarity.QUESTIONS}
     yield "word similarity", word_similarity.SOURCE, word_similarity.LICENCE, questions
 

@@ -33,7 +33,7 @@ def test_data_command_lists_found_and_missing_files(tmp_path, capsys):
     assert main(["data", "--data", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert re.search(r"found +\S+wikigold.conll.txt +sha256 [0-9a-f]{16}", out)
-    assert out.count("missing") == 111 and "CC BY 4.0" in out and "multi30k" in out
+    assert out.count("missing") == 114 and "CC BY 4.0" in out and "multi30k" in out
     (tmp_path / "RACE" / "test").mkdir(parents=True)
     assert main(["data", "--data", str(tmp_path)]) == 0
     assert re.search(r"found +\S+RACE/test", capsys.readouterr().out)
