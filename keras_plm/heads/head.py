@@ -432,7 +432,7 @@ class Head(FitsBatches, keras.Model):
                 "give the examples themselves, or read rows with "
                 "`keras_plm.training.run_on`. Received: Batches"
             )
-        if hasattr(x, "text"):
+        if isinstance(x, (Example, Unlabelled)):
             raise TypeError(f"`predict` needs a list: predict([example]). Received: {x!r:.60}")
         texts, x = are_texts(x)
         if not texts:

@@ -20,13 +20,18 @@ MENTION = re.compile(r"\((\d+)\)|\((\d+)|(\d+)\)")
 class Conll2012Document:
     """A part of a document.
 
-    Attributes:
+    Args:
         name: Name and part, as in `#begin document (name); part 000`.
         places: `file:line` of the first word of each sentence.
         sentences: Lists of words.
         predicates: `(sentence, word, tags)` of each predicate: indices, and its tags in BIO.
         clusters: Lists of mentions `(start, end)`, indices of words of the document, in the order
             of their ends.
+
+    >>> sentences = [["Ada", "sings"]]
+    >>> document = Conll2012Document("d", ["d.conll:2"], sentences, [], [[(0, 1)]])
+    >>> len(document.sentences), document.clusters
+    (1, [[(0, 1)]])
     """
 
     name: str

@@ -165,7 +165,7 @@ class EdgeLoss(keras.losses.Loss):
 class LayerReport:
     """Scores of the edge probes of one task, by layer of an encoder.
 
-    Attributes:
+    Args:
         labels: The labels.
         layers: Score of a probe of each layer, 0 for the embeddings.
         cumulative: Score of a probe of a learned mix of the layers up to each one.
