@@ -284,7 +284,7 @@ def edge_probing(table: Sequence[Mapping[str, Any]], title: str = "") -> "Figure
                 left.plot(places, scores, color=style[0], marker=style[1], **line)
         left.set_ylabel("F1")
         left.set_title(task.replace("_", " "), loc="left", fontsize=10)
-        if random:
+        if random and task == tasks[0]:
             left.legend(fontsize=8, frameon=False)
         if own:
             gains = 100 * np.diff(np.mean([row["cumulative"] for row in own], axis=0))
