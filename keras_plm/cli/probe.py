@@ -2,6 +2,11 @@
 
 from pathlib import Path
 
+RECORD = {
+    "key": str, "task": str, "random": bool, "layers": [float], "cumulative": [float],
+    "expected_layer": (float, None), "centre_of_gravity": float,
+}  # fmt: skip
+
 
 def add_edge_probing(commands):
     from keras_plm.cli.run import add_data_flags
@@ -42,7 +47,6 @@ def add_edge_probing(commands):
 def run_edge_probing(flags):
     import keras_plm
     from keras_plm.experiments.progress import console
-    from keras_plm.files.json_files import read_json
     from keras_plm.files.writing import replacing, write_json
 
     tasks, _ = _tasks(flags), _method(flags)
@@ -53,7 +57,7 @@ def run_edge_probing(flags):
     if flags.plot and Path(flags.plot).suffix not in (".png", ".svg"):
         raise ValueError(f"`--plot` must be a PNG or SVG file. Received: {flags.plot!r}")
     path = Path(flags.results)
-    kept = read_json(path, [dict], description="results of edge-probing") if path.exists() else []
+    kept = read_records(path) if path.exists() else []
     encoder, tokenizer = keras_plm.load(flags.encoder)
     shown = []
     for name, read in tasks.items():
@@ -82,6 +86,24 @@ def run_edge_probing(flags):
             figure = edge_probing(shown, title=Path(flags.encoder).name)
             figure.savefig(temporary, dpi=150)
         console.print(f"Plot: {flags.plot}")
+
+
+def read_records(path):
+    """Reads a file of results of `edge-probing`.
+
+    Raises:
+        ValueError: If the file is no such file, or a record has no layers.
+    """
+    from keras_plm.files.json_files import read_json
+
+    records = read_json(path, [RECORD], description="results of edge-probing")
+    for record in records:
+        if not record["layers"] or len(record["layers"]) != len(record["cumulative"]):
+            raise ValueError(
+                f"{path}: A record must have equal numbers of `layers` and `cumulative`. "
+                f"Received: {len(record['layers'])} and {len(record['cumulative'])}"
+            )
+    return records
 
 
 def _tasks(flags):

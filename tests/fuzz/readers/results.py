@@ -15,6 +15,7 @@ import numpy as np
 from benchmarks.claims import verdicts
 from benchmarks.report import page_of
 from benchmarks.suites import SUITES
+from keras_plm.cli.probe import read_records
 from keras_plm.experiments.plan import measured
 from keras_plm.experiments.report import costs
 from keras_plm.experiments.report.page import write as write_page
@@ -155,7 +156,19 @@ def plan_and_costs(folder):
 
 FAILED = {"mine/rte/bert_mini.scratch.failed": json.dumps({"error": "ValueError: x"})}
 
+EDGES = {
+    "key": "k",
+    "task": "roles",
+    "random": False,
+    "layers": [0.5, 0.6],
+    "cumulative": [0.5, 0.6],
+    "expected_layer": 1.0,
+    "centre_of_gravity": 0.5,
+}
+
 TABLES = [
+    Reader("edge_probing", {"e.json": json.dumps([EDGES])}, lambda f: read_records(f / "e.json"),
+           {"e.json": "json"}, lambda f, found: None, 0.3),
     Reader("record", {"t/r.json": json.dumps(record())}, one_record, {"t/r.json": "json"},
            same_record, 0.6),
     Reader("record_packed", {"results.jsonl": json.dumps({"file": "t/r.json"} | record()) + "\n"},
@@ -293,5 +306,6 @@ SHOWN = [
       for folder in sorted({suite.home or name for name, suite in SUITES.items()})
       if (COMMITTED / folder).is_dir()),
 ]  # fmt: skip
+
 
 READERS = [*TABLES, *ARRAYS, *SHOWN]
