@@ -24,7 +24,7 @@ def add_edge_probing(commands):
     add_data_flags(parser)
     numbers = (
         ("seeds", 1, "run N seeds (default 1)"),
-        ("train-limit", 4_000, "train on at most N sentences (default 4000; 0 for all)"),
+        ("train-limit", 4_000, "train on the first N sentences (default 4000; 0 for all)"),
         ("epochs", 5, "train N epochs (default 5)"),
     )
     for name, default, meaning in numbers:
@@ -49,7 +49,8 @@ def run_edge_probing(flags):
     from keras_plm.experiments.progress import console
     from keras_plm.files.writing import replacing, write_json
 
-    tasks, _ = _tasks(flags), _method(flags)
+    _method(flags)  # raises for bad settings before any work
+    tasks = _tasks(flags)
     for argument in ("results", "plot"):
         path = getattr(flags, argument)
         if path and not Path(path).parent.is_dir():
@@ -75,8 +76,10 @@ def run_edge_probing(flags):
                 else:
                     console.print(f"{who}: from {path}")
                 shown.append(record)
-    limit = f"{flags.train_limit:,} training sentences at most" if flags.train_limit else "all data"
-    console.print(f"\nF1 in percent; {limit}, {flags.epochs} epochs, seeds: {flags.seeds}")
+    limit = f"the first {flags.train_limit:,}" if flags.train_limit else "all"
+    console.print(
+        f"\nF1 in percent; {limit} training sentences, {flags.epochs} epochs, seeds: {flags.seeds}"
+    )
     console.print("\n" + table_of(shown))
     console.print(f"Results: {path}")
     if flags.plot:

@@ -126,6 +126,7 @@ def of_documents(flags):
     """Returns the settings of a run that differ for a task of documents: one per step."""
     from keras_plm.datasets.tasks import TASKS
 
+    import_modules(flags.modules)  # they may add tasks
     task = TASKS.get(flags.task or "")
     documents = task is not None and task.head.reads_documents and "batch_size" not in flags
     return {"batch_size": 1} if documents else {}

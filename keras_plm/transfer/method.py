@@ -20,7 +20,7 @@ from keras_plm.heads.span_finder import NO_ANSWER
 from keras_plm.training.optimizers import BertAdamW, loss_scaled
 from keras_plm.training.schedules import WarmupLinearDecay
 
-MOST_DOCUMENTS = 4  # of a step: one takes 1 to 3 GB, see `CoreferenceResolver`
+MOST_DOCUMENTS = 4  # of a step: each takes the memory of all its windows and spans
 READERS = {
     "linear": None,
     "bilstm": BiLSTM,
