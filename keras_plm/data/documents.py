@@ -205,7 +205,7 @@ class DocumentRows:
         x["sentence_ids"] = sentence_ids([self.sentences[row] for row in rows], length)
         if self.targets is None:
             return x, None, None
-        return x, stack_padded([self.targets[row] for row in rows], length), None
+        return x, document_targets([self.targets[row] for row in rows], length), None
 
     def batches(
         self,
@@ -217,7 +217,7 @@ class DocumentRows:
     ) -> Batches:
         """Creates `Batches`: `x` holds model inputs, `word_positions` and `sentence_ids`.
 
-        `y` are the targets (B, W, ...). By default a batch is one document. `inputs` are as in
+        `y` are the `document_targets`. By default a batch is one document. `inputs` are as in
         `keras_plm.data.batches`.
         """
         if batch_size is None and tokens_per_batch is None:
@@ -233,6 +233,20 @@ class DocumentRows:
         )
         made.source = self
         return made
+
+
+def document_targets(targets: Sequence[np.ndarray], length: int) -> dict[str, np.ndarray]:
+    """Returns the targets of documents for both outputs of a `CoreferenceResolver`.
+
+    Args:
+        targets: (W, L) clusters of the spans of each document.
+        length: Padded number of words.
+
+    Returns:
+        A dict of `links` and `mentions`, both (B, W, L).
+    """
+    clusters = stack_padded(targets, length)
+    return {"links": clusters, "mentions": clusters}
 
 
 def sentences_of(example, number):

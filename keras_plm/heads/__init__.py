@@ -6,7 +6,7 @@ logits. Fine-tuning trains both; feature-based transfer trains the task network 
 """
 
 from keras_plm.heads.classifier import Classifier
-from keras_plm.heads.coreference import CoreferenceLoss, CoreferenceResolver
+from keras_plm.heads.coreference import CoreferenceLoss, CoreferenceResolver, MentionLoss
 from keras_plm.heads.encoded import Frozen
 from keras_plm.heads.multiple_choice import MultipleChoice
 from keras_plm.heads.regressor import Regressor
@@ -21,6 +21,7 @@ __all__ = [
     "CoreferenceLoss",
     "CoreferenceResolver",
     "Frozen",
+    "MentionLoss",
     "MultipleChoice",
     "Regressor",
     "SemanticRoleLabeler",

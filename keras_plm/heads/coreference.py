@@ -27,24 +27,22 @@ MAX_SPAN_WIDTH = 10  # Lee et al. 2017, section 7.1
 
 @keras.saving.register_keras_serializable("keras_plm")
 class CoreferenceLoss(keras.losses.Loss):
-    """Marginal likelihood of the right antecedents, and cross-entropy of mentions.
+    """Marginal likelihood of the right antecedents of the kept spans.
 
-    The loss of a kept span is -log of the sum of the probabilities of all its right antecedents,
-    or of no antecedent if it has none. `mention_weight` adds the binary cross-entropy of its
-    mention score. The loss of a document is the mean over its kept spans.
+    The loss of a span is -log of the sum of the probabilities of all its right antecedents, or of
+    no antecedent if it has none. The loss of a document is the mean over its kept spans.
 
-    Reference: Lee et al. 2017, arXiv 1707.07045, section 6. Differs from the paper: the mention
-    loss, which a cluster of one mention needs, and the mean instead of the sum.
+    Reference: Lee et al. 2017, arXiv 1707.07045, section 6. Differs from the paper: the mean
+    instead of the sum.
 
     Args:
-        mention_weight: Weight of the mention loss; 0 for the paper's loss.
         name: Name of the loss.
         **kwargs: Other arguments of `keras.losses.Loss`.
 
     Call arguments:
         y_true: (B, W, L), the cluster of the span from each word with each width, counted from 1;
             0 for no mention.
-        y_pred: (B, M, K + 1, 3), see `SpanRanking`.
+        y_pred: (B, M, K + 1, 3), `links` of `SpanRanking`.
 
     Returns:
         The weighted mean over documents, a scalar.
@@ -53,13 +51,12 @@ class CoreferenceLoss(keras.losses.Loss):
     >>> y_true = np.array([[[1], [1]]])  # two words, one cluster
     >>> alone, none = [0.0, 0, 1], [-1e9, 0, 1]
     >>> y_pred = np.array([[[alone, none], [[0.0, 1, 2], [0.0, 0, 1]]]])
-    >>> round(float(CoreferenceLoss(mention_weight=0.0)(y_true, y_pred)), 4)  # log(2) / 2
+    >>> round(float(CoreferenceLoss()(y_true, y_pred)), 4)  # log(2) / 2
     0.3466
     """
 
-    def __init__(self, mention_weight: float = 1.0, name: str = "coreference_loss", **kwargs):
+    def __init__(self, name: str = "coreference_loss", **kwargs):
         super().__init__(name=name, **kwargs)
-        self.mention_weight = mention_weight
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         scores, widest = y_pred[..., 0], y_true.shape[2]
@@ -68,24 +65,53 @@ class CoreferenceLoss(keras.losses.Loss):
         clusters = ops.reshape(ops.cast(y_true, "int32"), (ops.shape(y_true)[0], -1))
         cluster = gather(clusters, start * widest + width - 1)
         cluster = ops.where(after - start <= widest, cluster, 0)  # (B, M, K + 1)
-        exists = scores > IMPOSSIBLE / 2
+        exists, own = scores > IMPOSSIBLE / 2, cluster[..., :1]
 
-        own, mentions = cluster[..., :1], scores[..., 0]
         right = exists[..., 1:] & (cluster[..., 1:] == own) & (own > 0)
         none = ops.logical_not(ops.any(right, axis=-1, keepdims=True))
         right = ops.concatenate([none, right], axis=-1)
         logits = ops.concatenate([ops.zeros_like(scores[..., :1]), scores[..., 1:]], axis=-1)
         of_right = ops.where(right, logits, IMPOSSIBLE)
         losses = ops.logsumexp(logits, axis=-1) - ops.logsumexp(of_right, axis=-1)
-        if self.mention_weight:
-            mentions = ops.where(exists[..., 0], mentions, 0.0)
-            of_mentions = ops.softplus(ops.where(own[..., 0] > 0, -mentions, mentions))
-            losses = losses + self.mention_weight * of_mentions
         kept = ops.cast(exists[..., 0], losses.dtype)
         return ops.sum(kept * losses, axis=-1) / ops.maximum(ops.sum(kept, axis=-1), 1.0)
 
-    def get_config(self):
-        return {**super().get_config(), "mention_weight": self.mention_weight}
+
+@keras.saving.register_keras_serializable("keras_plm")
+class MentionLoss(keras.losses.Loss):
+    """Binary cross-entropy of all spans as mentions, per word.
+
+    Only kept spans have antecedents, so without this loss a mention that is not kept would have no
+    gradient. A cluster of one mention also needs it. The paper has no such loss.
+
+    Args:
+        name: Name of the loss.
+        **kwargs: Other arguments of `keras.losses.Loss`.
+
+    Call arguments:
+        y_true: (B, W, L), as in `CoreferenceLoss`.
+        y_pred: (B, W, L), `mentions` of `SpanRanking`.
+
+    Returns:
+        The weighted mean over documents, a scalar. The loss of a document is the sum over its spans
+        divided by its number of words.
+
+    >>> import numpy as np
+    >>> y_true, y_pred = np.array([[[1, 0]]]), np.array([[[0.0, -1e9]]])
+    >>> round(float(MentionLoss()(y_true, y_pred)), 4)  # log(2)
+    0.6931
+    """
+
+    def __init__(self, name: str = "mention_loss", **kwargs):
+        super().__init__(name=name, **kwargs)
+
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
+        exists = y_pred > IMPOSSIBLE / 2
+        logits = ops.where(exists, y_pred, 0.0)
+        losses = ops.softplus(ops.where(y_true > 0, -logits, logits))
+        losses = ops.sum(ops.where(exists, losses, 0.0), axis=(1, 2))
+        words = ops.sum(ops.cast(exists[..., 0], losses.dtype), axis=1)
+        return losses / ops.maximum(words, 1.0)
 
 
 @keras.saving.register_keras_serializable("keras_plm")
@@ -102,8 +128,8 @@ class CoreferenceResolver(Head):
     is one document by default, because a document takes the memory of all its windows and spans.
 
     Reference: Lee et al. 2017, arXiv 1707.07045; Lee et al. 2018, arXiv 1804.05392; with a
-    fine-tuned encoder Joshi et al. 2019, arXiv 1908.09091. See `SpanRanking` and `CoreferenceLoss`
-    for differences.
+    fine-tuned encoder Joshi et al. 2019, arXiv 1908.09091. See `SpanRanking`, `CoreferenceLoss`
+    and `MentionLoss` for differences.
 
     Args:
         encoder: An encoder; it is trained in place unless `frozen`.
@@ -124,7 +150,7 @@ class CoreferenceResolver(Head):
             `vector_ids` (B, W).
 
     Returns:
-        (B, M, K + 1, 3), see `SpanRanking`.
+        A dict of `links` (B, M, K + 1, 3) and `mentions` (B, W, L), see `SpanRanking`.
 
     Raises:
         ValueError: If an argument is invalid, or parts do not belong together.
@@ -261,9 +287,9 @@ class CoreferenceResolver(Head):
         return ranking(x, inputs["padding_mask"], inputs["sentence_ids"])
 
     @staticmethod
-    def default_loss() -> keras.losses.Loss:
-        """Returns the default loss of `compile`."""
-        return CoreferenceLoss()
+    def default_loss() -> dict[str, keras.losses.Loss]:
+        """Returns the default losses of `compile`."""
+        return {"links": CoreferenceLoss(), "mentions": MentionLoss()}
 
     def default_metrics(self) -> list[keras.metrics.Metric]:
         """Returns the default metrics of `compile`: none."""
@@ -335,7 +361,7 @@ class CoreferenceResolver(Head):
     def decode(
         labels: Iterable[Any], logits: Any, source: Any, probabilities: bool = False
     ) -> list[Any]:
-        """Decodes the clusters of documents from their scores (M, K + 1, 3).
+        """Decodes the clusters of documents from their outputs.
 
         Returns:
             A list of clusters for each document, in the order of their first mentions. A mention is
@@ -346,7 +372,7 @@ class CoreferenceResolver(Head):
                 "Clusters have no probabilities: leave `probabilities` out. "
                 "Received: probabilities=True"
             )
-        return [_clusters(np.asarray(of_document)) for of_document in logits]
+        return [_clusters(np.asarray(of_document["links"])) for of_document in logits]
 
     def get_config(self):
         names = ("max_span_width", "spans_per_word", "num_antecedents", "hidden_dim")

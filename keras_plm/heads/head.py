@@ -376,8 +376,8 @@ class Head(FitsBatches, keras.Model):
         return {}
 
     @staticmethod
-    def default_loss() -> keras.losses.Loss:
-        """Returns the default loss of `compile`."""
+    def default_loss() -> keras.losses.Loss | dict[str, keras.losses.Loss]:
+        """Returns the default loss of `compile`, or one for each output."""
         return LabelLoss()
 
     def mixing_weights(self) -> dict[str, dict[str, Any]]:
@@ -462,7 +462,7 @@ class Head(FitsBatches, keras.Model):
         source = self.batches(examples, training=False, **size)
         logits = [None] * len(source.source.lengths)
         for rows, outputs in run_on(self, source, 0 if verbose == "auto" else verbose):
-            for row, output in zip(rows, outputs, strict=True):
+            for row, output in by_row(rows, outputs):
                 logits[row] = output
         return self.decode(self.labels, logits, source.source, probabilities, **self.decode_options)
 
@@ -613,6 +613,12 @@ class Head(FitsBatches, keras.Model):
         head = cls(**config)
         head.trained_on_pairs = trained_on_pairs
         return head
+
+
+def by_row(rows, outputs):
+    """Yields the number of each row of a batch and its outputs, an array or a dict of arrays."""
+    for place, row in enumerate(rows):
+        yield row, keras.tree.map_structure(lambda leaf: leaf[place], outputs)  # noqa: B023
 
 
 def softmax(logits):

@@ -59,9 +59,10 @@ class SpanRanking(keras.layers.Layer):
         sentence_ids: (B, W), the index of each word's sentence.
 
     Returns:
-        (B, M, K + 1, 3) scores, first words, and words after the last. Entry 0 of a span is the
-        span with its mention score, the others are its antecedents. Spans are in the order of their
-        first words. The score is -1e9 if there is no such span or antecedent.
+        A dict. `links` (B, M, K + 1, 3): scores, first words, and words after the last. Entry 0 of
+        a kept span is the span with its mention score, the others are its antecedents. Spans are in
+        the order of their first words. `mentions` (B, W, L): the mention scores of all spans, by
+        first word and width. A score is -1e9 if there is no such span or antecedent.
 
     Raises:
         ValueError: If a setting is out of range.
@@ -69,8 +70,9 @@ class SpanRanking(keras.layers.Layer):
     >>> import numpy as np
     >>> layer = SpanRanking(max_span_width=2, spans_per_word=1.0, hidden_dim=4)
     >>> x, mask = np.ones((1, 3, 8), "float32"), np.ones((1, 3), bool)
-    >>> tuple(layer(x, mask, np.array([[0, 0, 1]])).shape)
-    (1, 3, 4, 3)
+    >>> outputs = layer(x, mask, np.array([[0, 0, 1]]))
+    >>> tuple(outputs["links"].shape), tuple(outputs["mentions"].shape)
+    ((1, 3, 4, 3), (1, 3, 2))
     """
 
     def __init__(
@@ -155,7 +157,7 @@ class SpanRanking(keras.layers.Layer):
         padding_mask: Tensor,
         sentence_ids: Tensor,
         training: bool | None = None,
-    ) -> Tensor:
+    ) -> dict[str, Tensor]:
         logits = self._score(self.attention, self.attention["word"](x), training)  # (B, W)
         scores = self._mention_scores(x, logits, padding_mask, sentence_ids, training)
         kept, spans = self._prune(scores, padding_mask)  # (B, M)
@@ -171,8 +173,10 @@ class SpanRanking(keras.layers.Layer):
         first = ops.concatenate([starts[..., None], gather(starts, antecedents)], axis=-1)
         after = starts + widths + 1
         after = ops.concatenate([after[..., None], gather(after, antecedents)], axis=-1)
-        scores = ops.concatenate([own[..., None], fine], axis=-1)
-        return ops.stack([scores, *(ops.cast(a, scores.dtype) for a in (first, after))], axis=-1)
+        linked = ops.concatenate([own[..., None], fine], axis=-1)
+        links = ops.stack([linked, *(ops.cast(a, linked.dtype) for a in (first, after))], axis=-1)
+        shape = (ops.shape(x)[0], -1, self.max_span_width)
+        return {"links": links, "mentions": ops.reshape(scores, shape)}
 
     def _score(self, network, hidden, training):
         """Computes scores (...) of a network from the sum of its first layer (..., H)."""
@@ -267,7 +271,11 @@ class SpanRanking(keras.layers.Layer):
         return self._score(network, hidden, training)
 
     def compute_output_spec(self, x, padding_mask, sentence_ids, training=None):
-        return keras.KerasTensor((x.shape[0], None, None, 3), dtype=self.compute_dtype)
+        mentions = (*x.shape[:2], self.max_span_width)
+        return {
+            "links": keras.KerasTensor((x.shape[0], None, None, 3), dtype=self.compute_dtype),
+            "mentions": keras.KerasTensor(mentions, dtype=self.compute_dtype),
+        }
 
     def get_config(self):
         names = ("max_span_width", "spans_per_word", "num_antecedents", "hidden_dim")

@@ -14,7 +14,7 @@ from keras_plm.data.task import Example
 from keras_plm.files.arguments import check_number, check_one_of
 from keras_plm.heads import MultipleChoice
 from keras_plm.heads.encoded import check_word_vectors
-from keras_plm.heads.head import Head
+from keras_plm.heads.head import Head, by_row
 from keras_plm.heads.readers.reading import texts_of
 from keras_plm.heads.task_network import Placement, TaskNetwork
 from keras_plm.layers import POOLINGS, LayerChoice
@@ -405,7 +405,7 @@ class FeatureBased(Method):
         source = store.batches(self.layers, words=words, **options)
         logits = [None] * len(store)
         for rows, outputs in run_on(task_network, source, verbose):
-            for row, output in zip(rows, outputs, strict=True):
+            for row, output in by_row(rows, outputs):
                 logits[row] = output
         source, settled = store.windows or StoredRows(store), getattr(task_network, "settled", {})
         return head.decode(labels, logits, source, probabilities, **settled)

@@ -435,7 +435,7 @@ class _StoreRows:
         if np.ndim(targets[0]) == 0:
             return np.array(targets), None
         if np.ndim(targets[0]) == 2:  # of a document
-            return stack_padded(targets, length), None
+            return documents.document_targets(targets, length), None
         return stack_padded(targets, length), real.astype("float32")
 
 

@@ -12,7 +12,7 @@ from keras_plm.data.task import Example
 from keras_plm.datasets.coreference import read_coreference
 from keras_plm.datasets.tasks import TASKS
 from keras_plm.experiments.predict import predict, read_inputs
-from keras_plm.heads import CoreferenceLoss, CoreferenceResolver, SpanRanking
+from keras_plm.heads import CoreferenceLoss, CoreferenceResolver, MentionLoss, SpanRanking
 from keras_plm.heads.coreference import LABELS
 from keras_plm.metrics import conll_coreference_f1
 from keras_plm.models import GPT
@@ -75,6 +75,7 @@ class Loops:
                 parts = {"start": x[start], "end": x[end - 1], "head": head, "width": width}
                 vector = np.concatenate([x[start], x[end - 1], head, width])
                 spans.append((self.network("mention", parts), start, end, vector))
+        self.mentions = {(start, end): score for score, start, end, _ in spans}
         count = max(int(len(x) * round(100 * layer.spans_per_word) // 100), 1)
         spans = sorted(spans, key=lambda span: -span[0])[:count]
         spans = sorted(spans, key=lambda span: span[1:3])
@@ -119,9 +120,15 @@ def test_scores_equal_loops_over_spans(options):
     layer.build(x.shape)
     for weight in layer.weights:
         weight.assign(rng.normal(0, 0.5, weight.shape))
-    found = to_numpy(layer(x, mask, sentences))
-    for of_document, words, ids, real in zip(found, x, sentences, mask, strict=True):
-        expected = Loops(layer)(words[real].astype("float64"), ids[real])
+    found = layer(x, mask, sentences)
+    links, mentions = to_numpy(found["links"]), to_numpy(found["mentions"])
+    for of_document, of_spans, words, ids, real in zip(
+        links, mentions, x, sentences, mask, strict=True
+    ):
+        loops = Loops(layer)
+        expected = loops(words[real].astype("float64"), ids[real])
+        existing = {(s, s + w + 1): of_spans[s, w] for s, w in np.argwhere(of_spans > -1e8)}
+        assert existing == pytest.approx(loops.mentions, abs=2e-4)
         rows = [row for row in of_document if row[0, 0] > -1e8]
         assert len(rows) == len(expected)
         for row, ((mention, start, end, _), antecedents) in zip(rows, expected, strict=True):
@@ -148,9 +155,13 @@ def test_padding_changes_no_score():
     words, sizes = long.text * 2, [*long.sentences] * 2
     long = Example(words, [], sentences=sizes)
     short = Example(short.text, [], sentences=short.sentences)
-    alone = np.asarray(model.predict_on_batch(model.batches([short], training=False)[0][0]))[0]
+    alone = model.predict_on_batch(model.batches([short], training=False)[0][0])
     x = model.batches([short, long], batch_size=2, training=False, buckets=[32])[0][0]
-    both = np.asarray(model.predict_on_batch(x))[0]
+    both = model.predict_on_batch(x)
+    of_spans = both["mentions"][0, : len(short.text)]
+    assert_close(alone["mentions"][0, : len(short.text)], of_spans)
+    assert np.all(both["mentions"][0, len(short.text) :] < -1e8)
+    alone, both = alone["links"][0], both["links"][0]
     kept = [rows[rows[:, 0, 0] > -1e8] for rows in (alone, both)]
     assert len(kept[0]) == len(kept[1]) == 9
     for first, second in zip(*kept, strict=True):
@@ -206,12 +217,10 @@ class TestLoss:
             right = [own > 0 and self.cluster(y_true, other) == own for other in others]
             odds = np.exp([0.0, *scores[1:]])
             chosen = sum(o for o, r in zip(odds[1:], right, strict=True) if r) or odds[0]
-            odd = 1 / (1 + np.exp(-scores[0]))
             losses.append(-np.log(chosen / odds.sum()))
-            losses[-1] -= 0.5 * np.log(odd if own > 0 else 1 - odd)
         y_pred[0, len(spans) :, :, 1:] = 0, 1
-        loss = CoreferenceLoss(mention_weight=0.5)
-        assert float(loss(y_true, y_pred.astype("float32"))) == pytest.approx(np.mean(losses))
+        y_pred = y_pred.astype("float32")
+        assert float(CoreferenceLoss()(y_true, y_pred)) == pytest.approx(np.mean(losses))
 
     def cluster(self, y_true, span):
         start, end = span
@@ -219,7 +228,21 @@ class TestLoss:
 
     def test_a_document_without_spans_has_no_loss(self):
         y_pred = np.tile(np.array([-1e9, 0, 1], "float32"), (1, 2, 3, 1))
-        assert float(CoreferenceLoss()(np.zeros((1, 4, 2), "int32"), y_pred)) == 0.0
+        y_true = np.zeros((1, 4, 2), "int32")
+        assert float(CoreferenceLoss()(y_true, y_pred)) == 0.0
+        assert float(MentionLoss()(y_true, np.full((1, 4, 2), -1e9, "float32"))) == 0.0
+
+    def test_mentions_equal_a_loop(self):
+        rng = np.random.default_rng(1)
+        y_true, y_pred = rng.integers(0, 3, (2, 5, 3)), rng.normal(size=(2, 5, 3))
+        y_pred[0, 4, 1:] = y_pred[1, 2:] = y_pred[1, 1, 1:] = -1e9
+        losses = np.zeros(2)
+        for document, word, width in np.argwhere(y_pred > -1e8):
+            odd = 1 / (1 + np.exp(-y_pred[document, word, width]))
+            mention = y_true[document, word, width] > 0
+            losses[document] -= np.log(odd if mention else 1 - odd)
+        expected = np.mean(losses / [5, 2])
+        assert float(MentionLoss()(y_true, y_pred.astype("float32"))) == pytest.approx(expected)
 
 
 @pytest.mark.backend_neutral
@@ -231,7 +254,7 @@ class TestDecoding:
             scores[i, 0] = (score, *span)
             for k, (link, j) in enumerate(links):
                 scores[i, 1 + k] = (link, *spans[j][0][1:])
-        (found,) = CoreferenceResolver.decode(LABELS, [scores], None)
+        (found,) = CoreferenceResolver.decode(LABELS, [{"links": scores}], None)
         return found
 
     def test_best_links_make_clusters(self):
