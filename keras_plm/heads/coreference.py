@@ -79,7 +79,7 @@ class CoreferenceLoss(keras.losses.Loss):
 
 @keras.saving.register_keras_serializable("keras_plm")
 class MentionLoss(keras.losses.Loss):
-    """Binary cross-entropy of all spans as mentions, per word.
+    """Binary cross-entropy of mention scores, over all mentions and all other kept spans.
 
     Only kept spans have antecedents, so without this loss a mention that is not kept would have no
     gradient. A cluster of one mention also needs it. The paper has no such loss.
@@ -90,14 +90,14 @@ class MentionLoss(keras.losses.Loss):
 
     Call arguments:
         y_true: (B, W, L), as in `CoreferenceLoss`.
-        y_pred: (B, W, L), `mentions` of `SpanRanking`.
+        y_pred: (B, W, L, 2), `mentions` of `SpanRanking`.
 
     Returns:
-        The weighted mean over documents, a scalar. The loss of a document is the sum over its spans
-        divided by its number of words.
+        The weighted mean over documents, a scalar. The loss of a document is the mean over these
+        spans.
 
     >>> import numpy as np
-    >>> y_true, y_pred = np.array([[[1, 0]]]), np.array([[[0.0, -1e9]]])
+    >>> y_true, y_pred = np.array([[[1, 0]]]), np.array([[[[0.0, 0], [3.0, 0]]]])
     >>> round(float(MentionLoss()(y_true, y_pred)), 4)  # log(2)
     0.6931
     """
@@ -106,12 +106,13 @@ class MentionLoss(keras.losses.Loss):
         super().__init__(name=name, **kwargs)
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
-        exists = y_pred > IMPOSSIBLE / 2
-        logits = ops.where(exists, y_pred, 0.0)
+        scores, kept = y_pred[..., 0], y_pred[..., 1] > 0
+        counted = (scores > IMPOSSIBLE / 2) & ((y_true > 0) | kept)
+        logits = ops.where(counted, scores, 0.0)
         losses = ops.softplus(ops.where(y_true > 0, -logits, logits))
-        losses = ops.sum(ops.where(exists, losses, 0.0), axis=(1, 2))
-        words = ops.sum(ops.cast(exists[..., 0], losses.dtype), axis=1)
-        return losses / ops.maximum(words, 1.0)
+        losses = ops.sum(ops.where(counted, losses, 0.0), axis=(1, 2))
+        counted = ops.sum(ops.cast(counted, losses.dtype), axis=(1, 2))
+        return losses / ops.maximum(counted, 1.0)
 
 
 @keras.saving.register_keras_serializable("keras_plm")
@@ -150,7 +151,7 @@ class CoreferenceResolver(Head):
             `vector_ids` (B, W).
 
     Returns:
-        A dict of `links` (B, M, K + 1, 3) and `mentions` (B, W, L), see `SpanRanking`.
+        A dict of `links` (B, M, K + 1, 3) and `mentions` (B, W, L, 2), see `SpanRanking`.
 
     Raises:
         ValueError: If an argument is invalid, or parts do not belong together.

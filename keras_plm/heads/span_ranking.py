@@ -61,8 +61,9 @@ class SpanRanking(keras.layers.Layer):
     Returns:
         A dict. `links` (B, M, K + 1, 3): scores, first words, and words after the last. Entry 0 of
         a kept span is the span with its mention score, the others are its antecedents. Spans are in
-        the order of their first words. `mentions` (B, W, L): the mention scores of all spans, by
-        first word and width. A score is -1e9 if there is no such span or antecedent.
+        the order of their first words. `mentions` (B, W, L, 2): of all spans, by first word and
+        width, the mention score, and 1 if the span is kept, else 0. A score is -1e9 if there is no
+        such span or antecedent.
 
     Raises:
         ValueError: If a setting is out of range.
@@ -72,7 +73,7 @@ class SpanRanking(keras.layers.Layer):
     >>> x, mask = np.ones((1, 3, 8), "float32"), np.ones((1, 3), bool)
     >>> outputs = layer(x, mask, np.array([[0, 0, 1]]))
     >>> tuple(outputs["links"].shape), tuple(outputs["mentions"].shape)
-    ((1, 3, 4, 3), (1, 3, 2))
+    ((1, 3, 4, 3), (1, 3, 2, 2))
     """
 
     def __init__(
@@ -160,7 +161,7 @@ class SpanRanking(keras.layers.Layer):
     ) -> dict[str, Tensor]:
         logits = self._score(self.attention, self.attention["word"](x), training)  # (B, W)
         scores = self._mention_scores(x, logits, padding_mask, sentence_ids, training)
-        kept, spans = self._prune(scores, padding_mask)  # (B, M)
+        kept, spans, lowest = self._prune(scores, padding_mask)  # (B, M), (B, M), (B, 1)
         starts, widths = spans // self.max_span_width, spans % self.max_span_width
         vectors = self._span_vectors(x, logits, starts, widths)
         if self.project is not None:
@@ -175,8 +176,9 @@ class SpanRanking(keras.layers.Layer):
         after = ops.concatenate([after[..., None], gather(after, antecedents)], axis=-1)
         linked = ops.concatenate([own[..., None], fine], axis=-1)
         links = ops.stack([linked, *(ops.cast(a, linked.dtype) for a in (first, after))], axis=-1)
-        shape = (ops.shape(x)[0], -1, self.max_span_width)
-        return {"links": links, "mentions": ops.reshape(scores, shape)}
+        ranked = ops.stack([scores, ops.cast(scores >= lowest, scores.dtype)], axis=-1)
+        shape = (ops.shape(x)[0], -1, self.max_span_width, 2)
+        return {"links": links, "mentions": ops.reshape(ranked, shape)}
 
     def _score(self, network, hidden, training):
         """Computes scores (...) of a network from the sum of its first layer (..., H)."""
@@ -214,7 +216,11 @@ class SpanRanking(keras.layers.Layer):
         return round(100 * self.spans_per_word)
 
     def _prune(self, scores, padding_mask):
-        """Returns `(kept, spans)`, (B, M): whether there is a span, and its index, ascending."""
+        """Returns `(kept, spans, lowest)`.
+
+        `kept` (B, M) tells whether there is a span, `spans` (B, M) are its indices, ascending, and
+        `lowest` (B, 1) is the lowest score of a kept span.
+        """
         percent = self.percent
         total = ops.shape(scores)[1]
         count = most(ops.shape(padding_mask)[1] * percent // 100, 1)
@@ -222,9 +228,10 @@ class SpanRanking(keras.layers.Layer):
         words = ops.sum(ops.cast(padding_mask, "int32"), axis=1, keepdims=True)
         room = ops.maximum(words * percent // 100, 1)
         kept = (best > IMPOSSIBLE / 2) & (ops.arange(count, dtype="int32") < room)
+        lowest = ops.min(ops.where(kept, best, -IMPOSSIBLE), axis=1, keepdims=True)
         spans = ops.sort(ops.where(kept, ops.cast(spans, "int32"), total), axis=1)
         kept = spans < total
-        return kept, ops.where(kept, spans, 0)
+        return kept, ops.where(kept, spans, 0), lowest
 
     def _span_vectors(self, x, logits, starts, widths):
         """Returns the vectors (B, M, 3 D + 20) of spans."""
@@ -271,7 +278,7 @@ class SpanRanking(keras.layers.Layer):
         return self._score(network, hidden, training)
 
     def compute_output_spec(self, x, padding_mask, sentence_ids, training=None):
-        mentions = (*x.shape[:2], self.max_span_width)
+        mentions = (*x.shape[:2], self.max_span_width, 2)
         return {
             "links": keras.KerasTensor((x.shape[0], None, None, 3), dtype=self.compute_dtype),
             "mentions": keras.KerasTensor(mentions, dtype=self.compute_dtype),

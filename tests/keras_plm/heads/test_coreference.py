@@ -120,15 +120,18 @@ def test_scores_equal_loops_over_spans(options):
     layer.build(x.shape)
     for weight in layer.weights:
         weight.assign(rng.normal(0, 0.5, weight.shape))
-    found = layer(x, mask, sentences)
-    links, mentions = to_numpy(found["links"]), to_numpy(found["mentions"])
+    outputs = layer(x, mask, sentences)
+    links, mentions = to_numpy(outputs["links"]), to_numpy(outputs["mentions"])
     for of_document, of_spans, words, ids, real in zip(
         links, mentions, x, sentences, mask, strict=True
     ):
         loops = Loops(layer)
         expected = loops(words[real].astype("float64"), ids[real])
-        existing = {(s, s + w + 1): of_spans[s, w] for s, w in np.argwhere(of_spans > -1e8)}
-        assert existing == pytest.approx(loops.mentions, abs=2e-4)
+        existing = np.argwhere(of_spans[..., 0] > -1e8)
+        found = {(s, s + w + 1): of_spans[s, w, 0] for s, w in existing}
+        assert found == pytest.approx(loops.mentions, abs=2e-4)
+        kept = {(s, s + w + 1) for s, w in np.argwhere(of_spans[..., 1] == 1)}
+        assert kept == {(start, end) for (_, start, end, _), _ in expected}
         rows = [row for row in of_document if row[0, 0] > -1e8]
         assert len(rows) == len(expected)
         for row, ((mention, start, end, _), antecedents) in zip(rows, expected, strict=True):
@@ -160,7 +163,7 @@ def test_padding_changes_no_score():
     both = model.predict_on_batch(x)
     of_spans = both["mentions"][0, : len(short.text)]
     assert_close(alone["mentions"][0, : len(short.text)], of_spans)
-    assert np.all(both["mentions"][0, len(short.text) :] < -1e8)
+    assert np.all(both["mentions"][0, len(short.text) :, :, 0] < -1e8)
     alone, both = alone["links"][0], both["links"][0]
     kept = [rows[rows[:, 0, 0] > -1e8] for rows in (alone, both)]
     assert len(kept[0]) == len(kept[1]) == 9
@@ -230,19 +233,24 @@ class TestLoss:
         y_pred = np.tile(np.array([-1e9, 0, 1], "float32"), (1, 2, 3, 1))
         y_true = np.zeros((1, 4, 2), "int32")
         assert float(CoreferenceLoss()(y_true, y_pred)) == 0.0
-        assert float(MentionLoss()(y_true, np.full((1, 4, 2), -1e9, "float32"))) == 0.0
+        assert float(MentionLoss()(y_true, np.full((1, 4, 2, 2), -1e9, "float32"))) == 0.0
 
     def test_mentions_equal_a_loop(self):
         rng = np.random.default_rng(1)
-        y_true, y_pred = rng.integers(0, 3, (2, 5, 3)), rng.normal(size=(2, 5, 3))
-        y_pred[0, 4, 1:] = y_pred[1, 2:] = y_pred[1, 1, 1:] = -1e9
-        losses = np.zeros(2)
-        for document, word, width in np.argwhere(y_pred > -1e8):
-            odd = 1 / (1 + np.exp(-y_pred[document, word, width]))
-            mention = y_true[document, word, width] > 0
-            losses[document] -= np.log(odd if mention else 1 - odd)
-        expected = np.mean(losses / [5, 2])
-        assert float(MentionLoss()(y_true, y_pred.astype("float32"))) == pytest.approx(expected)
+        y_true, scores = rng.integers(0, 2, (2, 5, 3)), rng.normal(size=(2, 5, 3))
+        kept = rng.integers(0, 2, (2, 5, 3))
+        scores[0, 4, 1:] = scores[1, 2:] = scores[1, 1, 1:] = -1e9
+        losses = ([], [])
+        for place in np.argwhere(scores > -1e8):
+            place = tuple(place)
+            odd = 1 / (1 + np.exp(-scores[place]))
+            if y_true[place] > 0:
+                losses[place[0]].append(-np.log(odd))
+            elif kept[place]:
+                losses[place[0]].append(-np.log(1 - odd))
+        y_pred = np.stack([scores, kept], axis=-1).astype("float32")
+        expected = np.mean([np.mean(of_document) for of_document in losses])
+        assert float(MentionLoss()(y_true, y_pred)) == pytest.approx(expected)
 
 
 @pytest.mark.backend_neutral
