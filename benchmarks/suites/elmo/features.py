@@ -125,6 +125,36 @@ TEST_MATERIAL = Material(Vectors(dim=8, limit=20_000), "books_skip_gram_test", t
 
 
 @dataclasses.dataclass(frozen=True)
+class Limited:
+    """A task with a network of its own, on a part of its examples.
+
+    Attributes:
+        task: Name of the task.
+        reader: Network of the task.
+        train_limit: Most training examples.
+        dev_limit: Most examples of the dev set.
+        epochs: Passes over the training examples.
+        fields: More fields of its `Run`.
+        rows: Keys of `ROWS` that are run.
+    """
+
+    task: str
+    reader: str
+    train_limit: int
+    dev_limit: int
+    epochs: int
+    fields: tuple = ()
+    rows: tuple = tuple(ROWS)
+
+
+LIMITED = (
+    Limited("snli", "esim", 2_500, 1_000, 5),
+    Limited("squad", "bidaf", 1_000, 500, 4),
+    Limited("ewt_srl", "alternating_lstm", 4_000, 1_000, 8, (("reader_layers", 2),)),
+)
+
+
+@dataclasses.dataclass(frozen=True)
 class Reading:
     """The runs of a suite at a scale.
 
@@ -134,8 +164,7 @@ class Reading:
         epochs: Pairs of a task and its passes over all training examples.
         fields: Fields of every `Run`.
         material: Word vectors and biLM.
-        pairs: Tasks of two texts, as tuples of task, network, most training examples, most
-            examples of the dev set, and passes.
+        limited: Tasks with networks of their own, each a `Limited`.
     """
 
     rows: tuple
@@ -144,13 +173,13 @@ class Reading:
     epochs: tuple = (("wikigold", 20), ("sst5", 10))
     fields: tuple = (("learning_rates", "1e-3,5e-3,2.5e-2"), ("units", 128))
     material: Material = Material()
-    pairs: tuple = ()
+    limited: tuple = ()
 
-    def run_of_pairs(self, row, network, train_limit, dev_limit, epochs, words):
-        """Returns the `Run` of a row on a task of two texts."""
-        run = self.run(row, epochs, 1.0, words, None)
-        limits = {"train_limit": train_limit, "dev_limit": dev_limit}
-        return dataclasses.replace(run, reader=network, **limits)
+    def run_of_limited(self, row, task, words):
+        """Returns the `Run` of a row on a `Limited` task."""
+        run = self.run(row, task.epochs, 1.0, words, None)
+        limits = {"train_limit": task.train_limit, "dev_limit": task.dev_limit}
+        return dataclasses.replace(run, reader=task.reader, **limits, **dict(task.fields))
 
     def run(self, row, epochs, share, words, examples):
         """Returns the `Run` of a row on the fraction `share` of the training examples."""
@@ -184,9 +213,10 @@ def jobs_of(reading, workspace, encoder=None, words=None):
         for row in reading.rows
     ]
     runs += [
-        (row, task, reading.run_of_pairs(row, *of_task, words))
-        for task, *of_task in reading.pairs
+        (row, task.task, reading.run_of_limited(row, task, words))
+        for task in reading.limited
         for row in reading.rows
+        if row in task.rows
     ]
     return [
         Job(task, words if row == "baseline" else encoder, run, needs=needs)
@@ -204,15 +234,15 @@ def scales(rows, shares=(1.0,)):
         tuple(few.items()),
         TEST_MATERIAL,
     )
-    pairs = PAIRS if rows != EFFICIENCY else ()
+    limited = LIMITED if rows != EFFICIENCY else ()
     if rows == LAYERS:
-        few_pairs = tuple((task, network, 8, 4, 1) for task, network, *_ in pairs)
-        tiny = dataclasses.replace(tiny, pairs=few_pairs)
-    return {"small": Reading(rows, shares, pairs=pairs), "test": tiny}
+        smallest = {"train_limit": 8, "dev_limit": 4, "epochs": 1}
+        few = tuple(dataclasses.replace(task, **smallest) for task in limited)
+        tiny = dataclasses.replace(tiny, limited=few)
+    return {"small": Reading(rows, shares, limited=limited), "test": tiny}
 
 
 LAYERS = ("baseline", "last", "mix_1", "mix")
-PAIRS = (("snli", "esim", 2_500, 1_000, 5), ("squad", "bidaf", 1_000, 500, 4))
 PLACES = ("mix", "both", "output")
 EFFICIENCY = ("baseline", "mix")
 
@@ -220,7 +250,7 @@ EFFICIENCY = ("baseline", "mix")
 def row_of(result):
     """Returns the key in `ROWS` of a result, or `None` for another kind of run."""
     fields = result.get("settings", {})
-    reader = {task: network for task, network, *_ in PAIRS}.get(result["task"], "bilstm")
+    reader = {task.task: task.reader for task in LIMITED}.get(result["task"], "bilstm")
     if result["method"] != "features" or fields.get("reader") != reader:
         return None
     if "words" not in fields:
@@ -245,11 +275,11 @@ def cells(folder, rows, limited=False):
     adapted = {name.rpartition("/")[2].removesuffix(ADAPTED) for name in names}
     chosen = [(row_of(r), r) for r in read_results(folder) if r["encoder"] not in adapted]
     chosen = [(row, r) for row, r in chosen if row in rows]
-    pairs = {task for task, *_ in PAIRS}
+    of_part = {task.task for task in LIMITED}
     chosen = [
         (row, r)
         for row, r in chosen
-        if (not limited if r["task"] in pairs else limited or not r["settings"]["train_limit"])
+        if (not limited if r["task"] in of_part else limited or not r["settings"]["train_limit"])
     ]
     # Each biLM is shown next to the baseline of the word vectors that it was combined with.
     combined = {(r["task"], r["settings"]["words"], r["encoder"]) for row, r in chosen
