@@ -33,8 +33,10 @@ READERS |= dict.fromkeys(PAIRS, "esim")
 def _elmo(row, task, label, suite="elmo_layers", examples=0, **more):
     """Returns the arm of a row of `suites.elmo.features.ROWS`."""
     fields = {"method": "features", "reader": "bilstm", "units": 128, "train_limit": examples}
-    if task in ("snli", "squad"):
-        fields |= {"reader": READERS[task], "units": ANY, "train_limit": ANY, "dev_limit": ANY}
+    own = {of.task: of.reader for of in elmo_features.LIMITED}
+    if task in own:
+        fields |= {"reader": own[task], "units": ANY, "train_limit": ANY, "dev_limit": ANY}
+        fields["reader_layers"] = ANY
     fields |= elmo_features.ROWS[row][1]
     if row != "baseline":
         fields |= {"words": "books_skip_gram", "feature_dropout": 0.5}
@@ -43,12 +45,14 @@ def _elmo(row, task, label, suite="elmo_layers", examples=0, **more):
 
 
 def _elmo_layers():
-    figures = {"squad": (80.8, 84.7, 85.0, 85.2), "snli": (88.1, 89.1, 89.3, 89.5)}
+    figures = {"squad": (80.8, 84.7, 85.0, 85.2), "snli": (88.1, 89.1, 89.3, 89.5),
+               "ewt_srl": (81.6, 84.1, 84.6, 84.8)}  # fmt: skip
+    on = dict.fromkeys(figures, "") | {"ewt_srl": "OntoNotes F1"}
     chain = (("last", "baseline", "last layer > word vectors only"),
              ("mix_1", "last", "all layers, λ = 1 > last layer"),
              ("mix", "last", "all layers, λ = 0.001 > last layer"),
              ("mix", "mix_1", "all layers, λ = 0.001 > all layers, λ = 1"))  # fmt: skip
-    for task in ("wikigold", "sst5", "snli", "squad"):
+    for task in ("wikigold", "sst5", "snli", "squad", "ewt_srl"):
         of = dict(zip(elmo_features.LAYERS, figures.get(task, figures["squad"]), strict=True))
         for one, two, statement in chain:
             labels = statement.split(" > ")
@@ -58,20 +62,21 @@ def _elmo_layers():
                 _elmo(two, task, labels[1]),
                 f"{ELMO}, table 2",
                 (of[one], of[two]),
-                "" if task in figures else "SQuAD F1",
+                on.get(task, "SQuAD F1"),
                 conclusion=two == "last",
             )
 
 
 def _elmo_places():
     both, into, out = "ELMo at input and output", "ELMo at the input", "ELMo at the output"
-    for task in ("wikigold", "sst5"):
+    for task in ("wikigold", "sst5", "ewt_srl"):
         note = "our network has no attention after the reader, like the paper's for semantic roles"
+        note, on = ("", "OntoNotes F1") if task == "ewt_srl" else (note, "semantic roles F1")
         arms = {row: _elmo(row, task, label, "elmo_placement")
                  for row, label in (("mix", into), ("both", both), ("output", out))}  # fmt: skip
         for one, two, published in (("mix", "both", (84.7, 84.3)), ("mix", "output", (84.7, 80.9))):
             yield _row(f"elmo-t3-{one}-{two}-{task}", arms[one], arms[two], f"{ELMO}, table 3",
-                       published, "semantic roles F1", note=note)  # fmt: skip
+                       published, on, note=note)  # fmt: skip
     for task, figures in (("snli", (89.5, 88.9, 88.7)), ("squad", (85.6, 85.1, 84.8))):
         arms = [_elmo(row, task, label, "elmo_placement")
                  for row, label in (("both", both), ("mix", into), ("output", out))]  # fmt: skip
@@ -104,7 +109,7 @@ def _weights(place, pick):
 
 
 def _elmo_weights():
-    for task in ("wikigold", "sst5"):
+    for task in ("wikigold", "sst5", "ewt_srl"):
         for place, row, pick, labels in (
             ("input", "mix", (lambda w: w[1], lambda w: max(w[0], w[2])),
              ("weight of layer 1 at the input", "largest other weight")),
@@ -162,6 +167,12 @@ ELMO_ROWS = [
     _row("elmo-t1-squad", _elmo("both", "squad", "with ELMo"),
          _elmo("baseline", "squad", "word vectors only"), f"{ELMO}, table 1", (85.8, 81.1),
          conclusion=True),
+    _row("elmo-t1-srl", _elmo("mix", "ewt_srl", "with ELMo"),
+         _elmo("baseline", "ewt_srl", "word vectors only"), f"{ELMO}, table 1", (84.6, 81.4),
+         "OntoNotes F1", conclusion=True),
+    _row("elmo-t1-coreference", _elmo("mix", "litbank", "with ELMo"),
+         _elmo("baseline", "litbank", "word vectors only"), f"{ELMO}, table 1", (70.4, 67.2),
+         "OntoNotes F1", conclusion=True),
     *_elmo_layers(), *_elmo_places(), *_elmo_samples(), *_elmo_weights(),
     _row("elmo-t4-kind", _same_kind("nearest occurrence by a biLM's last layer", "elmo_mini", 2),
          _same_kind("by word vectors", "books_skip_gram", 0), f"{ELMO}, table 4",
