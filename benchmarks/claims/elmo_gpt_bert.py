@@ -15,6 +15,7 @@ from benchmarks.claims.match import row as _row
 from benchmarks.suites.bert import ablations as bert_ablations
 from benchmarks.suites.elmo import features as elmo_features
 from benchmarks.suites.elmo.features import ADAPTED
+from benchmarks.suites.elmo.six_tasks import COREFERENCE
 from benchmarks.suites.gpt import ablations as gpt_ablations
 from benchmarks.suites.gpt import zero_shot as gpt_zero_shot
 from keras_plm.experiments.results import ResultFolder
@@ -33,7 +34,7 @@ READERS |= dict.fromkeys(PAIRS, "esim")
 def _elmo(row, task, label, suite="elmo_layers", examples=0, **more):
     """Returns the arm of a row of `suites.elmo.features.ROWS`."""
     fields = {"method": "features", "reader": "bilstm", "units": 128, "train_limit": examples}
-    own = {of.task: of.reader for of in elmo_features.LIMITED}
+    own = {of.task: of.reader for of in (*elmo_features.LIMITED, COREFERENCE)}
     if task in own:
         fields |= {"reader": own[task], "units": ANY, "train_limit": ANY, "dev_limit": ANY}
         fields["reader_layers"] = ANY

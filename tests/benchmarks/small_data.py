@@ -68,6 +68,32 @@ class SmallData:
             path = folder / f"{split}-v1.1.json"
             path.write_text(json.dumps({"version": "1.1", "data": data}))
 
+    def roles(self):
+        """Writes sentences whose first word is the argument of the second."""
+        folder = self.folder("ewt_srl")
+        for split in ("train", "dev", "test"):
+            rows = []
+            for i in range(12):
+                words = self.text().split()
+                arguments = [[0, 1, "ARG0"], [1, 2, "V"]]
+                predicates = [{"index": 1, "arguments": arguments}]
+                rows.append({"id": f"{split}{i}", "words": words, "predicates": predicates})
+            lines = "".join(json.dumps(row) + "\n" for row in rows)
+            (folder / f"{split}.jsonl").write_text(lines)
+
+    def coreference(self):
+        """Writes documents whose sentences begin with the same mention."""
+        folder = self.folder("litbank")
+        for split in ("train", "dev", "test"):
+            rows = []
+            for i in range(3):
+                sentences = [["Ada", *self.text().split()] for _ in range(3)]
+                clusters = [[[sentence, 0, 1] for sentence in range(3)]]
+                rows.append({"doc": f"{split}{i}", "sentences": sentences, "clusters": clusters,
+                             "singletons": []})  # fmt: skip
+            lines = "".join(json.dumps(row) + "\n" for row in rows)
+            (folder / f"{split}.jsonl").write_text(lines)
+
     def books(self, *names):
         folder = self.folder("books")
         chapters = [

@@ -135,7 +135,6 @@ class Limited:
         dev_limit: Most examples of the dev set.
         epochs: Passes over the training examples.
         fields: More fields of its `Run`.
-        rows: Keys of `ROWS` that are run.
     """
 
     task: str
@@ -144,7 +143,6 @@ class Limited:
     dev_limit: int
     epochs: int
     fields: tuple = ()
-    rows: tuple = tuple(ROWS)
 
 
 LIMITED = (
@@ -216,7 +214,6 @@ def jobs_of(reading, workspace, encoder=None, words=None):
         (row, task.task, reading.run_of_limited(row, task, words))
         for task in reading.limited
         for row in reading.rows
-        if row in task.rows
     ]
     return [
         Job(task, words if row == "baseline" else encoder, run, needs=needs)
@@ -260,13 +257,14 @@ def row_of(result):
     return next((key for key, (_, own) in ROWS.items() if own == asked and key != "baseline"), None)
 
 
-def cells(folder, rows, limited=False):
+def cells(folder, rows, limited=False, of_part=()):
     """Returns `{title: {(row, training examples): [result of each seed]}}` of a folder.
 
     Args:
         folder: Folder of results.
         rows: Keys of `ROWS`.
         limited: Whether to include runs on a fraction of the training examples.
+        of_part: More `Limited` tasks.
 
     Raises:
         ValueError: If there is no such result, or seeds of one cell come from different runs.
@@ -275,7 +273,7 @@ def cells(folder, rows, limited=False):
     adapted = {name.rpartition("/")[2].removesuffix(ADAPTED) for name in names}
     chosen = [(row_of(r), r) for r in read_results(folder) if r["encoder"] not in adapted]
     chosen = [(row, r) for row, r in chosen if row in rows]
-    of_part = {task.task for task in LIMITED}
+    of_part = {task.task for task in (*LIMITED, *of_part)}
     chosen = [
         (row, r)
         for row, r in chosen

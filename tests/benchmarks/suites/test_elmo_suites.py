@@ -34,7 +34,10 @@ def data_folder(tmp_path_factory):
     folder, rng = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
     for name in ("wikigold", "sst/trees", "ud_english_ewt", "books", "snli_1.0"):
         (folder / name).mkdir(parents=True)
-    SmallData(folder).squad()
+    small = SmallData(folder)
+    small.squad()
+    small.roles()
+    small.coreference()
     for split in ("train", "dev", "test"):
         labels = ("entailment", "neutral", "contradiction")
         rows = [{"gold_label": labels[i % 3], "sentence1": str(rng.choice(PLAYS)),
@@ -78,11 +81,11 @@ def test_elmo_suites_reuse_results_of_one_folder(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert run("elmo_layers")[0] == 0
     first = files(tmp_path)
-    assert len(first) == 16  # four tasks, four rows
+    assert len(first) == 20  # five tasks, four rows
     assert run("elmo_placement")[0] == 0
     assert run("sample_efficiency")[0] == 0
     assert {name: files(tmp_path)[name] for name in first} == first
-    assert len(files(tmp_path)) == 16 + 2 + 2  # two more placements, two runs on a quarter
+    assert len(files(tmp_path)) == 20 + 2 + 2  # two more placements, two runs on a quarter
     results = [json.loads(p.read_text()) for p in (tmp_path / "results").glob("**/*.json")]
     keys = "task encoder method seed score metrics seconds backend device versions commit"
     assert all(set(keys.split()) <= set(result) for result in results)
@@ -101,6 +104,27 @@ def test_elmo_suites_reuse_results_of_one_folder(run, tmp_path, monkeypatch):
         code, shown = run(suite, "--plots", str(tmp_path / "pictures"), command="report")
         assert code == 0 and text in shown and "The paper" in shown
         assert (tmp_path / "pictures" / f"{picture}.png").stat().st_size > 1000
+
+
+@pytest.mark.full
+def test_six_tasks_share_results_with_the_other_suites(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run("elmo_layers")[0] == 0
+    first, before = files(tmp_path), run("elmo_layers", command="report")[1]
+    code, shown = run("elmo_tasks")
+    assert (
+        code == 0
+        and "the paper: + ELMo, gain | bert_test, frozen | bert_test, fine-tuned |" in shown
+    )
+    assert {name: files(tmp_path)[name] for name in first} == first
+    # Coreference with and without ELMo, "both" for two tasks, and two rows of BERT for six tasks.
+    assert len(files(tmp_path)) == 20 + 2 + 2 + 6 * 2
+    table = [line.split(" | ") for line in shown.splitlines() if line.startswith("| ")][1:]
+    assert len(table) == 6 and {len(line) for line in table} == {8}
+    assert all(cell.strip(" |") for line in table for cell in line)
+    assert run("elmo_layers", command="report")[1] == before
+    code, again = run("elmo_tasks", command="report")
+    assert code == 0 and table[3][0] in again
 
 
 @pytest.mark.full
