@@ -1,8 +1,8 @@
 """The six tasks of ELMo's main table: the suite `elmo_tasks`.
 
 Word vectors and word vectors with ELMo are the rows of `elmo_layers` and `elmo_placement`, in the
-same folder of results. Beside them stand other encoders, on the same examples: a mix of all frozen
-layers under the same network, without word vectors, and fine-tuned.
+same folder of results. Other encoders read the same examples: a mix of all frozen layers under the
+same network, without word vectors, and fine-tuned.
 """
 
 import dataclasses
@@ -93,12 +93,12 @@ def jobs_of(reading, workspace, encoder=None, words=None):
         tuned = Run(
             epochs=1 if tiny else TUNING_EPOCHS, **{name: getattr(network, name) for name in shared}
         )
-        beside = [Job(task, other, run, stage=1) for other in others for run in (frozen, tuned)]
-        jobs += of_elmo + beside
+        jobs += of_elmo
+        jobs += [Job(task, other, run, stage=1) for other in others for run in (frozen, tuned)]
     return jobs
 
 
-def _beside(folder):
+def _other_encoders(folder):
     """Returns `{(task, encoder, method): [result of each seed]}` of the other encoders."""
     found = {}
     for r in read_results(folder):
@@ -111,8 +111,8 @@ def _beside(folder):
 
 def markdown(folder):
     """Returns the table of the suite `elmo_tasks`."""
-    kept, beside = ResultFolder(folder), _beside(folder)
-    columns = sorted({key[1:] for key in beside}, key=lambda key: (_place(key[0]), key[1]))
+    kept, others = ResultFolder(folder), _other_encoders(folder)
+    columns = sorted({key[1:] for key in others}, key=lambda key: (_place(key[0]), key[1]))
     head = [
         "task",
         "training examples",
@@ -136,7 +136,7 @@ def markdown(folder):
         numbers += [shown(arms[1]), shown(arms[0]), _gain(arms, kept)]
         without, with_elmo = of_paper.published
         numbers.append(f"{with_elmo}, +{with_elmo - without:.1f}")
-        numbers += [shown(beside.get((task, *column), [])) for column in columns]
+        numbers += [shown(others.get((task, *column), [])) for column in columns]
         text.append(f"| {' | '.join(numbers)} |")
     return "\n".join(text) + "\n\n" + NOTE
 
