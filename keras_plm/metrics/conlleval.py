@@ -198,13 +198,17 @@ class SpanF1(keras.metrics.Metric):
         true_start, true_end, true_type = self._chunks(y_true, real)
         start, end, kind = self._chunks(y_pred, real)
         differs = (true_start != start) | (true_end != end) | (true_type != kind)
-        # A true chunk is found if no word of it differs.
-        chunk = ops.cumsum(ops.reshape(ops.cast(true_start, "int32"), (-1,)))
-        inside = ops.reshape(true_type >= 0, (-1,))
-        wrong = ops.cast(ops.reshape(differs, (-1,)) & inside, "float32")
-        wrong = ops.segment_sum(wrong, chunk, num_segments=ops.size(y_true) + 1)
-        whole = ops.take(wrong, chunk) == 0
-        correct = ops.sum(ops.cast(ops.reshape(true_start, (-1,)) & whole, "float32"))
+        # A true chunk is found if no word differs between its first word and its last. Sums of
+        # differences never fall, so sorting keeps the order of chunks. Segments of torch would make
+        # a GPU wait.
+        wrong = ops.reshape(ops.cast(differs & (true_type >= 0), "int32"), (-1,))
+        until = ops.cumsum(wrong)
+        no_start, no_end = (1 - ops.reshape(ops.cast(x, "int32"), (-1,))
+                            for x in (true_start, true_end))  # fmt: skip
+        most = ops.size(y_true) + 1
+        before = ops.sort(until - wrong + most * no_start)
+        after = ops.sort(until + most * no_end)
+        correct = ops.sum(ops.cast((before == after) & (before < most), "float32"))
         true, found = (ops.sum(ops.cast(x, "float32")) for x in (true_start, start))
         self.counts.assign_add(ops.stack([true, found, correct]))
 

@@ -51,15 +51,17 @@ def check_elsewhere(make, inputs):
     assert all(x.device.type == "meta" for x in keras.tree.flatten(outputs))
 
 
-def waits(call):
-    """Counts GPU synchronizations of torch in a call: numbers read from or sent to tensors."""
+def waits(call, sent=True):
+    """Counts GPU synchronizations of torch in a call: numbers read from tensors, or `sent` too."""
     from torch.utils._python_dispatch import TorchDispatchMode
+
+    names = ("_local_scalar_dense", "lift_fresh") if sent else ("_local_scalar_dense",)
 
     class Counted(TorchDispatchMode):
         count = 0
 
         def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-            self.count += function.__name__.startswith(("_local_scalar_dense", "lift_fresh"))
+            self.count += function.__name__.startswith(names)
             return function(*args, **(kwargs or {}))
 
     with Counted() as counted:

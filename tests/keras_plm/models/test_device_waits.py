@@ -1,0 +1,131 @@
+"""A training step reads no number from the device, which would make a GPU wait."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_plm.data.corpus import TokenStream
+from keras_plm.data.task import Example
+from keras_plm.heads import (
+    CoreferenceResolver,
+    CRFTagger,
+    SemanticRoleLabeler,
+    SpanFinder,
+    Tagger,
+)
+from keras_plm.heads.readers import BiLSTM
+from keras_plm.models import GPT, ELMo, RecurrentLM, Seq2Seq, Transformer, Word2Vec
+from keras_plm.pretraining import (
+    BiLM,
+    CausalLM,
+    MaskedLM,
+    causal_lm_batches,
+    masked_lm_batches,
+)
+from keras_plm.tokenizers import Words
+from keras_plm.training.optimizers import BertAdamW
+from tests.helpers import small_passages
+from tests.helpers.checks import waits
+from tests.helpers.small_encoders import TAGS, TOKENIZER, classifier, encoder, sentences, texts
+
+pytestmark = [
+    pytest.mark.skipif(
+        keras.backend.backend() != "torch", reason="the others compile a step without reads"
+    ),
+    pytest.mark.backend_neutral,
+]
+LETTERS = list("abcdefgh")
+WORDS = Words(["[PAD]", "[UNK]", "[EOS]", *LETTERS])
+TINY = {"num_layers": 2, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 12}
+NO_CLIPS = {"cell_clip": None, "projection_clip": None}  # a CPU reads whether a clip was reached
+
+
+def of_head(head, examples):
+    return head, head.batches(examples, batch_size=4)[0]
+
+
+def of_text(folder, tokenizer, model, batches_of, **options):
+    rng, path = np.random.default_rng(0), folder / "text.txt"
+    rows = [" ".join(rng.choice(LETTERS, rng.integers(3, 7))) for _ in range(200)]
+    path.write_text("\n".join(row if i % 6 else "" for i, row in enumerate(rows)) + "\n")
+    stream = TokenStream.build([path], tokenizer, folder / "stream", sentences="lines")
+    return model, batches_of(stream, tokenizer, **options)[0]
+
+
+def of_bilm(folder):
+    elmo = ELMo(units=7, projection_dim=5, filters=[[1, 3]], **NO_CLIPS)
+    model = BiLM(elmo, len(WORDS), num_sampled=0)
+    return of_text(folder, WORDS, model, model.batches, unroll_steps=4)
+
+
+def of_translator(model):
+    ids, real = np.array([[4, 5, 6], [7, 8, 0]], "int32"), np.array([[1, 1, 1], [1, 1, 0]], bool)
+    x = {"token_ids": ids, "padding_mask": real, "target_ids": ids}
+    return model, (x, ids, real.astype("float32"))
+
+
+def a_document():
+    sizes, clusters = [3, 3], [[(0, 1), (3, 4)]]
+    return [Example(["a", "e", "c"] * 2, clusters, sentences=sizes)] * 4
+
+
+def a_role():
+    return [Example(["a", "b", "c"], ["B-ARG0", "B-V", "O"], predicate=1)] * 4
+
+
+def of_pairs(folder):
+    model = Word2Vec(len(WORDS), 4)
+    return model, model.batches(np.arange(3, 11).repeat(9), sample=None)[0]
+
+
+STEPS = {
+    "classifier": lambda _: of_head(classifier(), texts(8)),
+    "tagger": lambda _: of_head(Tagger(encoder(), TAGS, tokenizer=TOKENIZER), sentences(8)),
+    "crf": lambda _: of_head(CRFTagger(encoder(), TAGS, tokenizer=TOKENIZER), sentences(8)),
+    "frozen": lambda _: of_head(
+        Tagger(encoder(), TAGS, tokenizer=TOKENIZER, frozen=True, reader=BiLSTM(4)),
+        sentences(8),
+    ),
+    "roles": lambda _: of_head(
+        SemanticRoleLabeler(encoder(), ["O", "B-ARG0", "B-V"], tokenizer=TOKENIZER), a_role()
+    ),
+    "coreference": lambda _: of_head(
+        CoreferenceResolver(encoder(), tokenizer=TOKENIZER), a_document()
+    ),
+    "answers": lambda _: of_head(
+        SpanFinder(small_passages.encoder(), tokenizer=small_passages.PIECES),
+        small_passages.made_up(8),
+    ),
+    "masked_lm": lambda folder: of_text(
+        folder, TOKENIZER, MaskedLM(encoder()), masked_lm_batches, max_length=12, batch_size=4
+    ),
+    "gpt": lambda folder: of_text(
+        folder, WORDS, CausalLM(GPT(len(WORDS), **TINY)), causal_lm_batches, max_length=6
+    ),
+    "recurrent": lambda folder: of_text(
+        folder, WORDS, CausalLM(RecurrentLM(len(WORDS), 1, 8, 8)), causal_lm_batches, max_length=6
+    ),
+    "bilm": of_bilm,
+    "seq2seq": lambda _: of_translator(Seq2Seq(11, 4, 6)),
+    "transformer": lambda _: of_translator(Transformer(11, 1, 2, 8)),
+    "word2vec": of_pairs,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_training_step_reads_no_number(name, tmp_path):
+    model, batch = STEPS[name](tmp_path)
+    model.compile(BertAdamW(1e-3))
+    to_tensor = keras.ops.convert_to_tensor
+    batch = keras.tree.map_structure(lambda x: None if x is None else to_tensor(x), batch)
+    for _ in range(2):
+        model.train_step(batch)  # builds the model and the optimizer
+    assert waits(lambda: model.train_step(batch), sent=False) == 0
+
+
+def test_reads_are_counted():
+    x = keras.ops.ones(3)
+    assert waits(lambda: float(x[0]), sent=False) == 1
+    assert waits(lambda: bool(keras.ops.all(x > 0)), sent=False) == 1
+    assert waits(lambda: x + keras.ops.convert_to_tensor(1.0), sent=False) == 0
+    assert waits(lambda: x + keras.ops.convert_to_tensor(1.0)) == 1
