@@ -220,29 +220,35 @@ def _torch_backward(saved, cell_clip, projection_clip, wanted):
     steps, batch, four = gates.shape
     within_c = _torch_within(cs, cell_clip)
     within_m = _torch_within(ms, None if projection is None else projection_clip)
-    dz = torch.empty_like(gates)
+    # Factors that need no gradient are computed for all steps at once, so a step has few kernels.
+    gates = gates.view(steps, batch, 4, four // 4)
+    i, j, f, o = gates.unbind(2)
+    tanh = cs.tanh()
+    dz = gates * (1 - gates)
+    dz[:, :, 0].mul_(j)
+    dz[:, :, 1] = (1 - j.square()).mul_(i)
+    dz[0, :, 2].mul_(first_c)
+    dz[1:, :, 2].mul_(cs[:-1])
+    dz[:, :, 3].mul_(tanh)
+    to_c, to_before = o * (1 - tanh.square()), f  # from h to c, and from c to the c before
+    if within_c is not None:
+        to_c.mul_(within_c)
+        to_before = torch.cat([f[:1], f[1:] * within_c[:-1]])
     dms = wanted.new_empty(wanted.shape) if projection is not None else None
     transposed, back = kernel.t(), None if projection is None else projection.t()
+    of_gates, dz = dz, dz.flatten(2)
     dc, dm = torch.zeros_like(first_c), wanted[steps - 1]
     for t in reversed(range(steps)):
-        gate, out = (x[t].view(batch, 4, four // 4) for x in (gates, dz))
-        i, j, f, o = gate.unbind(1)
         if t < steps - 1:
             dm = torch.addmm(wanted[t], dz[t + 1], transposed)
         dh = dm = _torch_held(dm, within_m, t)
         if projection is not None:
             dms[t] = dm
             dh = torch.mm(dm, back)
-        tanh = cs[t].tanh()
-        torch.mul(dh, tanh, out=out[:, 3])
-        dc = _torch_held(dc + (dh * o).mul_(1 - tanh.square()), within_c, t)
-        torch.mul(dc, j, out=out[:, 0])
-        torch.mul(dc, i, out=out[:, 1])
-        torch.mul(dc, cs[t - 1] if t else first_c, out=out[:, 2])
-        slopes = gate * (1 - gate)
-        slopes[:, 1] = 1 - j.square()
-        out.mul_(slopes)
-        dc = dc.mul_(f)
+        dc = dc + dh * to_c[t]
+        of_gates[t, :, :3].mul_(dc[:, None])
+        of_gates[t, :, 3].mul_(dh)
+        dc = dc * to_before[t]
     before = torch.cat([first_m[None], ms[:-1]])
     d_projection = None if projection is None else _torch_outer(hs, dms)
     return dz, _torch_outer(before, dz), d_projection, dz[0] @ transposed, dc

@@ -13,6 +13,7 @@ pytestmark = pytest.mark.each_backend
 B, T, D, N, P = 3, 5, 7, 11, 2
 LENGTHS = np.array([5, 3, 0])
 PADDING = np.arange(T) < LENGTHS[:, None]
+VIEWS = ("view", "select", "slice", "unsqueeze", "detach", "alias", "t.default", "transpose")
 
 
 def normal(*shape, seed=0):
@@ -240,3 +241,28 @@ def test_bfloat16_is_near_float32():
 def test_refuses_invalid_sizes(sizes):
     with pytest.raises(ValueError, match="must be above 0"):
         ProjectedLSTM(**{"units": 3, "projection_dim": 2, **sizes})
+
+
+@pytest.mark.skipif(keras.backend.backend() != "torch", reason="the others compile the loop")
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+def test_a_step_of_the_backward_pass_has_few_kernels(dtype):
+    """On a GPU the number of kernels decides the time of a step."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Counted(TorchDispatchMode):
+        count = 0
+
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            self.count += not any(view in function.__name__ for view in VIEWS)
+            return function(*args, **(kwargs or {}))
+
+    layer = ProjectedLSTM(N, P, dtype=dtype)
+
+    def kernels(steps):
+        output = layer(ops.convert_to_tensor(normal(B, steps, D)))
+        loss = ops.sum(output[0] if isinstance(output, tuple) else output)
+        with Counted() as counted:
+            loss.backward()
+        return counted.count
+
+    assert (kernels(19) - kernels(9)) / 10 <= 8
