@@ -28,6 +28,7 @@ CHECKS = {
 RUNS = {
     "first": "Features or fine-tuning: choices of layers, each single layer, readers",
     "words": "Word vectors under the same tasks",
+    "roles": "Semantic roles with all training examples",
     "local": "Your own runs",
 }
 
