@@ -57,9 +57,9 @@ METHODS = {"features": "frozen", "fine_tune": "fine-tuned"}
 TUNING_EPOCHS = 5
 NOTE = """\
 Mean ± standard deviation (number of seeds); the gain has its 95 % interval over seeds and test
-examples. The network of a row also reads the other frozen encoders, without word vectors. The paper
-(table 1) has other networks and test sets, and all training examples.
+examples. The paper (table 1) has other networks and test sets, and all training examples.
 """
+FROZEN = "The other frozen encoders stand under the network of their row, without word vectors.\n"
 
 
 def scales():
@@ -141,7 +141,7 @@ def markdown(folder):
         numbers.append(f"{with_elmo}, +{with_elmo - without:.1f}")
         numbers += [shown(others.get((task, *column), [])) for column in columns]
         text.append(f"| {' | '.join(numbers)} |")
-    return "\n".join(text) + "\n\n" + NOTE
+    return "\n".join(text) + "\n\n" + NOTE + (FROZEN if columns else "")
 
 
 def _place(encoder):
