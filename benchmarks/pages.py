@@ -22,11 +22,8 @@ from keras_plm.files.writing import write_text
 
 PAGES = ROOT / "docs" / "results"
 BRIEF = ".brief"  # suffix of the marks in README
-RUNS = {
-    "results": "first",
-    "words": "words",
-    "roles": "roles",
-}  # {mark of single runs: their folder}
+# {mark of single runs: their folder}
+RUNS = {"results": "first", "words": "words", "roles": "roles"}
 EDGE_PROBING = ("minilm",)  # stems of result files of `keras-plm edge-probing`
 
 

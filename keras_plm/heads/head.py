@@ -616,9 +616,11 @@ class Head(FitsBatches, keras.Model):
 
 
 def by_row(rows, outputs):
-    """Yields the number of each row of a batch and its outputs, an array or a dict of arrays."""
-    for place, row in enumerate(rows):
-        yield row, keras.tree.map_structure(lambda leaf: leaf[place], outputs)  # noqa: B023
+    """Pairs the number of each row of a batch with its outputs, an array or a dict of arrays."""
+    if isinstance(outputs, dict):
+        of_rows = zip(*outputs.values(), strict=True)
+        outputs = [dict(zip(outputs, of_row, strict=True)) for of_row in of_rows]
+    return zip(rows, outputs, strict=True)
 
 
 def softmax(logits):

@@ -62,8 +62,8 @@ class SpanRanking(keras.layers.Layer):
         A dict. `links` (B, M, K + 1, 3): scores, first words, and words after the last. Entry 0 of
         a kept span is the span with its mention score, the others are its antecedents. Spans are in
         the order of their first words. `mentions` (B, W, L, 2): of all spans, by first word and
-        width, the mention score, and 1 if the span is kept, else 0. A score is -1e9 if there is no
-        such span or antecedent.
+        width, the mention score, and 1 if it is at least the lowest of the kept spans, else 0. A
+        score is -1e9 if there is no such span or antecedent.
 
     Raises:
         ValueError: If a setting is out of range.

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.each_backend
 B, T, D, N, P = 3, 5, 7, 11, 2
 LENGTHS = np.array([5, 3, 0])
 PADDING = np.arange(T) < LENGTHS[:, None]
-VIEWS = ("view", "select", "slice", "unsqueeze", "detach", "alias", "t.default", "transpose")
+VIEWS = "view _unsafe_view select slice unsqueeze detach alias t transpose".split()
 
 
 def normal(*shape, seed=0):
@@ -253,7 +253,7 @@ def test_a_step_of_the_backward_pass_has_few_kernels(dtype):
         count = 0
 
         def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-            self.count += not any(view in function.__name__ for view in VIEWS)
+            self.count += function.__name__.partition(".")[0] not in VIEWS
             return function(*args, **(kwargs or {}))
 
     layer = ProjectedLSTM(N, P, dtype=dtype)
