@@ -13,9 +13,9 @@ from benchmarks.claims import judge, verdicts
 from benchmarks.speed.registry import suites as speed_suites
 from benchmarks.speed.tables import speed_tables
 from benchmarks.suites import SUITES, compare_encoders, folder
-from keras_plm.cli.probe import read_records, table_of
 from keras_plm.experiments.flags import named
 from keras_plm.experiments.report import result_tables
+from keras_plm.experiments.report.edge_probes import read_counts, read_records, table_of
 from keras_plm.experiments.results import marked, read_results
 from keras_plm.files.opening import read_text
 from keras_plm.files.writing import write_text
@@ -133,7 +133,9 @@ def _of_suite(name, scale, make, results):
 
 
 def _of_edges(stem, results):
-    return table_of(read_records(results / "edge_probing" / f"{stem}.json")) + "\n"
+    path = results / "edge_probing" / f"{stem}.json"
+    records = read_records(path)
+    return table_of(records, read_counts(path, records)) + "\n"
 
 
 def _of_speed(stem, results):

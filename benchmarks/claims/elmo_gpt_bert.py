@@ -3,12 +3,14 @@
 `python -m benchmarks claims` judges each row by the results, with the rules in `judge.py`. Rows
 stay whatever their verdict. Where the harness lacks the task of a paper, a row uses a similar task
 and names the task of the published figures. Figures are copied from the papers. `verified` is
-False where figures or ordering were not looked up. The file omits tasks and systems that the
-harness lacks: semantic roles, coreference, and the other systems in table 3 of GPT's paper.
+False where figures or ordering were not looked up. The file omits systems that the harness lacks,
+such as the other systems in table 3 of GPT's paper.
 """
 
 import dataclasses
+import itertools
 import math
+from pathlib import Path
 
 from benchmarks.claims.match import ANY, NATS, Arm
 from benchmarks.claims.match import row as _row
@@ -18,10 +20,12 @@ from benchmarks.suites.elmo.features import ADAPTED
 from benchmarks.suites.elmo.six_tasks import COREFERENCE
 from benchmarks.suites.gpt import ablations as gpt_ablations
 from benchmarks.suites.gpt import zero_shot as gpt_zero_shot
+from keras_plm.experiments.report.edge_probes import read_records
 from keras_plm.experiments.results import ResultFolder
 
 ELMO, GPT, BERT = "Peters et al. 2018", "Radford et al. 2018", "Devlin et al. 2018"
 TUNE, LIU = "Peters, Ruder and Smith 2019", "Liu et al. 2019"
+TENNEY = "Tenney, Das and Pavlick 2019"
 # Task networks for features: Peters et al. 2018 and 2019.
 READERS = {"wikigold": "bilstm", "squad": "bidaf", "sst5": "bcn", "sst2": "bcn", "cola": "bcn"}
 PAIRS = ("snli", "mrpc", "stsb", "sick_e", "sick_r", "swag", "mnli")
@@ -496,9 +500,34 @@ def _released():
                    verified=False, conclusion=True)  # fmt: skip
 
 
+def _edges(kind):
+    """Returns the arm of the expected layer of a task of edge probing, in BERT-mini."""
+
+    def read(folder):
+        path = Path(folder) / "bert_mini.json"
+        records = read_records(path) if path.exists() else []
+        own = [r for r in records if r["task"] == kind and not r["random"]]
+        return {r["seed"]: r["expected_layer"] for r in own if r["expected_layer"] is not None}
+
+    label = f"expected layer of {kind.replace('_', ' ')}"
+    return Arm(label, "edge_probing", "edges", read=read)
+
+
+def _pipeline():
+    """Yields the order of expected layers, each task above the one before it.
+
+    Entities and part of speech are compared too, because dependencies need other data.
+    """
+    order = ("part_of_speech", "dependencies", "entities", "roles", "coreference")
+    for lower, higher in (*itertools.pairwise(order), ("part_of_speech", "entities")):
+        yield _row(f"tenney-{lower}-{higher}".replace("_", ""), _edges(higher), _edges(lower),
+                   f"{TENNEY}, order of tasks", unit="hundredths of a layer", verified=False,
+                   conclusion=True)  # fmt: skip
+
+
 MIDDLE, LSTM = f"{LIU}, layers of Transformers", f"{LIU}, layers of LSTMs"
 CHOICE_ROWS = [
-    *_tune(), *_released(),
+    *_tune(), *_released(), *_pipeline(),
     _row("liu-lstm-higher", _probe(1, "part of speech: a biLM's layer 1"), _probe(2, "layer 2"),
          LSTM),
     _row("liu-lstm-lower", _probe(1, "part of speech: a biLM's layer 1"), _probe(0, "layer 0"),

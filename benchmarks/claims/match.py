@@ -19,7 +19,7 @@ TRAINED_BY = ("learning_rates", "learning_rate", "epochs", "batch_size", "dropou
 # Errors from a valid record whose layout differs from that of its suite.
 ODD = (KeyError, TypeError, AttributeError, IndexError, ArithmeticError)
 # Folders of results outside `SUITES`: runs of single tasks.
-FOLDERS = {"first": "first", "words": "words"}
+FOLDERS = {"first": "first", "words": "words", "edge_probing": "edge_probing"}
 
 
 @dataclasses.dataclass(frozen=True)

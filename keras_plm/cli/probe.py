@@ -2,11 +2,6 @@
 
 from pathlib import Path
 
-RECORD = {
-    "key": str, "task": str, "random": bool, "layers": [float], "cumulative": [float],
-    "expected_layer": (float, None), "centre_of_gravity": float,
-}  # fmt: skip
-
 
 def add_edge_probing(commands):
     from keras_plm.cli.run import add_data_flags
@@ -38,7 +33,8 @@ def add_edge_probing(commands):
     )
     parser.add_argument(
         "--results", default="edge_probing.json", metavar="FILE",
-        help="add the results to this file; a rerun reads finished ones (default %(default)s)",
+        help="add the results to this file, and the counts of test examples to NAME.npz next to "
+        "it; a rerun reads finished ones (default %(default)s)",
     )  # fmt: skip
     parser.add_argument("--plot", metavar="FILE", help="draw the results as a PNG or SVG file")
     parser.set_defaults(run=run_edge_probing)
@@ -47,7 +43,8 @@ def add_edge_probing(commands):
 def run_edge_probing(flags):
     import keras_plm
     from keras_plm.experiments.progress import console
-    from keras_plm.files.writing import replacing, write_json
+    from keras_plm.experiments.report.edge_probes import read_counts, read_records, table_of, write
+    from keras_plm.files.writing import replacing
 
     _method(flags)  # raises for bad settings before any work
     tasks = _tasks(flags)
@@ -59,6 +56,7 @@ def run_edge_probing(flags):
         raise ValueError(f"`--plot` must be a PNG or SVG file. Received: {flags.plot!r}")
     path = Path(flags.results)
     kept = read_records(path) if path.exists() else []
+    counts = read_counts(path, kept)
     encoder, tokenizer = keras_plm.load(flags.encoder)
     shown = []
     for name, read in tasks.items():
@@ -70,9 +68,12 @@ def run_edge_probing(flags):
                 record = next((r for r in kept if r.get("key") == key), None)
                 who = f"{name}, seed {seed}" + ", random encoder" * random
                 if record is None:
-                    record = _run(flags, who, name, parts, seed, random, encoder, tokenizer)
-                    kept = [*kept, {"key": key, **record}]
-                    write_json(path, kept)
+                    record, counts[key] = _run(
+                        flags, who, name, parts, seed, random, encoder, tokenizer
+                    )
+                    record = {"key": key, **record}
+                    kept = [*kept, record]
+                    write(path, kept, counts)
                 else:
                     console.print(f"{who}: from {path}")
                 shown.append(record)
@@ -80,7 +81,7 @@ def run_edge_probing(flags):
     console.print(
         f"\nF1 in percent; {limit} training sentences, {flags.epochs} epochs, seeds: {flags.seeds}"
     )
-    console.print("\n" + table_of(shown))
+    console.print("\n" + table_of(shown, counts))
     console.print(f"Results: {path}")
     if flags.plot:
         from keras_plm.plots import edge_probing
@@ -89,24 +90,6 @@ def run_edge_probing(flags):
             figure = edge_probing(shown, title=Path(flags.encoder).name)
             figure.savefig(temporary, dpi=150)
         console.print(f"Plot: {flags.plot}")
-
-
-def read_records(path):
-    """Reads a file of results of `edge-probing`.
-
-    Raises:
-        ValueError: If the file is no such file, or a record has no layers.
-    """
-    from keras_plm.files.json_files import read_json
-
-    records = read_json(path, [RECORD], description="results of edge-probing")
-    for record in records:
-        if not record["layers"] or len(record["layers"]) != len(record["cumulative"]):
-            raise ValueError(
-                f"{path}: A record must have equal numbers of `layers` and `cumulative`. "
-                f"Received: {len(record['layers'])} and {len(record['cumulative'])}"
-            )
-    return records
 
 
 def _tasks(flags):
@@ -161,11 +144,12 @@ def _key(flags, name, parts, seed, random, encoder, tokenizer):
 
 
 def _run(flags, who, name, parts, seed, random, encoder, tokenizer):
-    """Trains the probes of a task and returns the record of the results."""
+    """Trains the probes of a task; returns the record of the results, and counts for `write`."""
     import time
 
     from keras_plm.experiments.environment import environment
     from keras_plm.experiments.progress import console
+    from keras_plm.experiments.report.edge_probes import by_place
     from keras_plm.training.resume import set_seed
 
     if random:
@@ -179,7 +163,7 @@ def _run(flags, who, name, parts, seed, random, encoder, tokenizer):
         store=flags.feature_cache,
         say=lambda line: console.print(f"{who}: {line}"),
     )
-    return {
+    record = {
         **report.row(name, random),
         "encoder": Path(flags.encoder).name,
         "seed": seed,
@@ -193,29 +177,4 @@ def _run(flags, who, name, parts, seed, random, encoder, tokenizer):
         "seconds": round(time.monotonic() - begun, 1),
         **environment(),
     }
-
-
-def table_of(records):
-    """Returns a Markdown table: a row for each task and encoder, means over seeds.
-
-    Args:
-        records: Results of `edge-probing` for one encoder.
-    """
-    import numpy as np
-
-    count = len(records[0]["layers"])
-    heads = ["task (F1 on the test set)", *(f"layer_{i}" for i in range(count)), "mix of all"]
-    heads += ["expected layer", "centre of gravity"]
-    lines = [f"| {' | '.join(heads)} |", "|---" + "|---:" * (len(heads) - 1) + "|"]
-    for name, random in dict.fromkeys((r["task"], r["random"]) for r in records):
-        own = [r for r in records if (r["task"], r["random"]) == (name, random)]
-        layers = 100 * np.mean([r["layers"] for r in own], axis=0)
-        best = layers.argmax()
-        cells = [f"**{x:.1f}**" if i == best else f"{x:.1f}" for i, x in enumerate(layers)]
-        cells.append(f"{100 * np.mean([r['cumulative'][-1] for r in own]):.1f}")
-        for key in ("expected_layer", "centre_of_gravity"):
-            values = [r[key] for r in own if r[key] is not None]
-            cells.append(f"{np.mean(values):.2f}" if len(values) == len(own) else "none")
-        title = name.replace("_", " ") + ", random encoder" * random
-        lines.append(f"| {title} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+    return record, by_place(report.counts, parts["test"])

@@ -34,7 +34,7 @@ from tests import ROOT
 pytestmark = pytest.mark.backend_neutral
 # Tasks of suites that use no task of `TASKS`. Senses come from the user's tagged text.
 OWN = {"seq2seq": "multi30k_en_de", "word_vectors": "word_vectors", "language_models": "wikitext2",
-       "elmo_intrinsic": "semcor"}  # fmt: skip
+       "elmo_intrinsic": "semcor", "edge_probing": "edges"}  # fmt: skip
 READERS = (
     "linear",
     "bilstm",

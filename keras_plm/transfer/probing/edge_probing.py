@@ -161,6 +161,19 @@ class EdgeLoss(keras.losses.Loss):
         return ops.sum(ops.softplus(y_pred) - right * y_pred, axis=-1)
 
 
+def expected_layers(cumulative: Any) -> np.ndarray:
+    """Computes `LayerReport.expected_layer` from scores of the mixes (..., n).
+
+    Returns:
+        (...), with NaN where the mix of all layers is not better than the embeddings.
+    """
+    gains = np.diff(np.asarray(cumulative, "float64"), axis=-1)
+    total = gains.sum(axis=-1)
+    found = np.full(total.shape, np.nan)
+    np.divide(gains @ np.arange(1, gains.shape[-1] + 1), total, out=found, where=total > 0)
+    return found
+
+
 @dataclasses.dataclass(frozen=True)
 class LayerReport:
     """Scores of the edge probes of one task, by layer of an encoder.
@@ -170,8 +183,8 @@ class LayerReport:
         layers: Score of a probe of each layer, 0 for the embeddings.
         cumulative: Score of a probe of a learned mix of the layers up to each one.
         mixing_weights: Weights of the layers in the mix of all.
-        counts: `counts[name]` (N, 3): numbers of right, true and predicted labels of each example,
-            for intervals; of the last layer for `"layers"`, of the mix of all for `"cumulative"`.
+        counts: `counts[name]` (n, N, 3): numbers of right, true and predicted labels of each
+            example, for intervals, of the probes of `"layers"` and of `"cumulative"`.
 
     >>> report = LayerReport(["a", "b"], [0.5, 0.6, 0.7], [0.5, 0.7, 0.75], [0.2, 0.5, 0.3])
     >>> round(report.expected_layer, 2), round(report.centre_of_gravity, 2)
@@ -216,9 +229,7 @@ class LayerReport:
 
         Reference: Tenney et al. 2019, arXiv 1905.05950, equation 4.
         """
-        gains = np.array(self.differences)
-        total = gains.sum()
-        return float(np.arange(1, len(gains) + 1) @ gains / total) if total > 0 else float("nan")
+        return float(expected_layers(self.cumulative))
 
     @property
     def centre_of_gravity(self) -> float:
@@ -339,25 +350,22 @@ class EdgeProbing:
 
     def _fit(self, parts, labels, say):
         count = parts[0].store.array.shape[1]
-        layers, cumulative, counts, weights = [], [], {}, [1.0]
+        layers, cumulative, weights = [], [], [1.0]
         for layer in range(count):
-            choice = LayerChoice(layer, layer)
-            score, of_examples, _ = self._probe(parts, choice, labels)
-            layers.append(score)
-            counts["layers"] = of_examples
-            say(f"layer {layer} of {count - 1}: {score:.4f}")
-        for layer in range(count):
-            score = layers[0]  # the mix of one layer
-            if layer:
-                choice = LayerChoice(0, layer, "mix")
-                score, counts["cumulative"], weights = self._probe(parts, choice, labels)
-                say(f"mix of layers 0 to {layer}: {score:.4f}")
-            cumulative.append(score)
-        counts.setdefault("cumulative", counts["layers"])  # an encoder of one layer
-        return LayerReport(labels, layers, cumulative, weights, counts)
+            layers.append(self._probe(parts, LayerChoice(layer, layer), labels)[0])
+            say(f"layer {layer} of {count - 1}: {_f1(layers[-1].sum(axis=0)):.4f}")
+        cumulative.append(layers[0])  # the mix of one layer
+        for layer in range(1, count):
+            choice = LayerChoice(0, layer, "mix")
+            of_mix, weights = self._probe(parts, choice, labels)
+            cumulative.append(of_mix)
+            say(f"mix of layers 0 to {layer}: {_f1(of_mix.sum(axis=0)):.4f}")
+        scores = [[_f1(c.sum(axis=0)) for c in of_kind] for of_kind in (layers, cumulative)]
+        counts = {"layers": np.stack(layers), "cumulative": np.stack(cumulative)}
+        return LayerReport(labels, *scores, weights, counts)
 
     def _probe(self, parts, choice, labels):
-        """Trains a probe; returns its score, the counts of the examples, and its mix."""
+        """Trains a probe; returns the counts of the examples (N, 3), and its mix."""
         set_seed(self.seed)
         train, dev, *others = parts
         model = self.network(train, choice, len(labels))
@@ -368,7 +376,7 @@ class EdgeProbing:
         keep.restore()
         counts = (others[0] if others else dev).counts(model, choice)
         mixes = model.mixing_weights()
-        return _f1(counts.sum(axis=0)), counts, mixes.get("input", {}).get("weights", [1.0])
+        return counts, mixes.get("input", {}).get("weights", [1.0])
 
     def network(self, edges: Any, choice: LayerChoice, num_labels: int) -> TaskNetwork:
         """Builds the network of a probe, from features (B, W, n, D) to logits (B, E, K)."""

@@ -15,9 +15,9 @@ import numpy as np
 from benchmarks.claims import verdicts
 from benchmarks.report import page_of
 from benchmarks.suites import SUITES
-from keras_plm.cli.probe import read_records
 from keras_plm.experiments.plan import measured
-from keras_plm.experiments.report import costs
+from keras_plm.experiments.report import costs, edge_probes
+from keras_plm.experiments.report.edge_probes import read_counts, read_records
 from keras_plm.experiments.report.page import write as write_page
 from keras_plm.experiments.report.result_tables import markdown, of_runs
 from keras_plm.experiments.results import ResultFolder, read_results
@@ -166,9 +166,27 @@ EDGES = {
     "centre_of_gravity": 0.5,
 }
 
+COUNTS = np.array([[[1, 2, 2], [1, 2, 2]], [[1, 2, 1], [2, 3, 4]]])
+
+
+def write_edges(folder):
+    edge_probes.write(folder / "e.json", [EDGES], {"k": dict.fromkeys(edge_probes.PROBES, COUNTS)})
+
+
+def same_scores(folder, found):
+    """Checks that the counts give the scores of the record."""
+    for counts in (found[key]["layers"] for key in found):
+        right, true, predicted = counts.astype("float64").sum(axis=1).T
+        if not np.allclose(2 * right / (true + predicted), EDGES["layers"]):
+            return "counts of other scores"
+    return None
+
+
 TABLES = [
     Reader("edge_probing", {"e.json": json.dumps([EDGES])}, lambda f: read_records(f / "e.json"),
            {"e.json": "json"}, lambda f, found: None, 0.3),
+    Reader("edge_counts", write_edges, lambda f: read_counts(f / "e.json", [EDGES]),
+           {"e.npz": "zip"}, same_scores),
     Reader("record", {"t/r.json": json.dumps(record())}, one_record, {"t/r.json": "json"},
            same_record, 0.6),
     Reader("record_packed", {"results.jsonl": json.dumps({"file": "t/r.json"} | record()) + "\n"},

@@ -17,6 +17,7 @@ from keras_plm.datasets.edges import (
     span_edges,
     tag_edges,
 )
+from keras_plm.experiments.report import edge_probes
 from keras_plm.plots import edge_probing
 from keras_plm.transfer.probing.edge_probing import (
     EdgeExample,
@@ -96,9 +97,10 @@ def test_probes_of_all_layers_learn_pairs_of_spans():
     assert min(report.layers + report.cumulative) > 0.9
     assert report.cumulative[0] == report.layers[0] and len(lines) == 5
     assert sum(report.mixing_weights) == pytest.approx(1)
-    for name, score in (("layers", report.layers[-1]), ("cumulative", report.cumulative[-1])):
-        right, true, predicted = report.counts[name].sum(axis=0)
-        assert 2 * right / (true + predicted) == pytest.approx(score) and true == 60
+    for name in ("layers", "cumulative"):
+        right, true, predicted = report.counts[name].sum(axis=1).T
+        assert 2 * right / (true + predicted) == pytest.approx(getattr(report, name))
+        assert set(true) == {60}
 
 
 @pytest.mark.full
@@ -214,7 +216,7 @@ class TestCommand:
         records = records[2:]
         assert records[0]["counts"]["train"] == {"sentences": 4, "edges": 16}
         assert len(records[0]["layers"]) == 3 and "backend" in records[0]
-        assert (tmp_path / "r.png").stat().st_size > 10_000
+        assert (tmp_path / "r.png").stat().st_size > 10_000 and (tmp_path / "r.npz").exists()
         flags += ["--tasks", "coreference"]
         before = (tmp_path / "r.json").read_bytes()
         assert main(flags) == 0  # nothing is trained again
@@ -242,6 +244,67 @@ class TestCommand:
     def test_bad_flags_are_refused(self, more, message, tmp_path, capsys):
         assert main([*self.flags(tmp_path), *more]) == 2
         assert message in capsys.readouterr().err
+
+
+def counted(key, *of_layers):
+    """A record and its counts; each layer and mix has a list of right edges of 10 per example."""
+    right = np.array(of_layers)
+    counts = np.stack([right, np.full(right.shape, 10), np.full(right.shape, 10)], axis=-1)
+    report = LayerReport(["a", "b"], *[(right.mean(axis=1) / 10).tolist()] * 2, [0.5, 0.3, 0.2])
+    return {"key": key, **report.row("roles")}, dict.fromkeys(edge_probes.PROBES, counts)
+
+
+@pytest.mark.backend_neutral
+class TestIntervals:
+    def test_are_shown_next_to_the_expected_layer(self, tmp_path):
+        rng = np.random.default_rng(0)
+        first = rng.integers(2, 5, 200)
+        layers = [first, first + 3, first + 3 - (np.arange(200) < 2)]
+        (record, counts), path = counted("k", *layers), tmp_path / "r.json"
+        edge_probes.write(path, [record], {"k": counts})
+        kept = edge_probes.read_counts(path, edge_probes.read_records(path))
+        assert np.array_equal(kept["k"]["layers"], counts["layers"])
+        *_, row = edge_probes.table_of([record], kept).splitlines()
+        # Layer 1 gains 3 in each example. Layer 2 loses 1 in two of 200: (3 - 0.02) / 2.99.
+        assert row.count("**") == 4 and "| 1.00 [0.99, 1.00] |" in row
+        assert edge_probes.table_of([record]).splitlines()[-1].count("**") == 2
+        assert "[" not in edge_probes.table_of([record])
+
+    def test_contain_the_truth_in_most_samples(self):
+        rng, hits = np.random.default_rng(1), 0
+        for _ in range(40):  # gains of 3 and 1, so the expected layer is 1.25
+            first = rng.binomial(10, 0.3, 300)
+            layers = [first, rng.binomial(10, 0.6, 300), rng.binomial(10, 0.7, 300)]
+            record, counts = counted("k", *layers)
+            cell = edge_probes.table_of([record], {"k": counts}).split(" | ")[-2]
+            low, high = (float(x) for x in cell.split("[")[1].strip("]").split(","))
+            hits += low <= 1.25 <= high
+        assert hits >= 35
+
+    def test_are_left_out_where_the_gain_may_be_zero(self):
+        first = np.arange(40) % 7
+        record, counts = counted("k", first, first, np.where(np.arange(40) < 2, first + 1, first))
+        row = edge_probes.table_of([record], {"k": counts}).splitlines()[-1]
+        assert "| 2.00 [none] |" in row and row.count("**") == 6
+
+    def test_pieces_of_a_document_count_together(self):
+        words, edges = ["a", "b"], [([(0, 1)], "x")]
+        examples = [EdgeExample(words, edges, where) for where in ("f:1", "f:2", "f:1", "", "")]
+        counts = {"layers": np.arange(30).reshape(2, 5, 3)}
+        found = edge_probes.by_place(counts, examples)["layers"]
+        of = counts["layers"]
+        expected = [of[:, 0] + of[:, 2], of[:, 1], of[:, 3], of[:, 4]]
+        assert np.array_equal(found, np.stack(expected, axis=1))
+
+    def test_other_counts_are_refused(self, tmp_path):
+        (record, counts), path = counted("k", [3, 4], [5, 6]), tmp_path / "r.json"
+        edge_probes.write(path, [record], {"k": counts})
+        assert edge_probes.read_counts(path, [{**record, "key": "other"}]) == {}
+        with pytest.raises(ValueError, match="gives other scores than the results.*k.layers"):
+            edge_probes.read_counts(path, [{**record, "layers": [0.3, 0.5]}])
+        (tmp_path / "r.npz").write_bytes((tmp_path / "r.npz").read_bytes()[:100])
+        with pytest.raises(ValueError, match=r"r\.npz"):
+            edge_probes.read_counts(path, [record])
 
 
 @pytest.mark.backend_neutral
