@@ -5,15 +5,8 @@ import pytest
 from keras import ops
 from matplotlib.colors import to_hex, to_rgb
 
-from keras_plm.plots import (
-    CURVE_STYLES,
-    WEIGHT_COLOURS,
-    attention,
-    lines,
-    mixing_weights,
-    score_by_cost,
-    score_by_layer,
-)
+from keras_plm.plots import attention, lines, mixing_weights, score_by_cost, score_by_layer
+from keras_plm.plots._figure import CURVE_STYLES, WEIGHT_COLOURS
 
 TABLE = [
     {"layers": "last", "mean": 0.5, "deviation": 0.02},
