@@ -4,7 +4,6 @@ Shapes: B examples, P rows of an example, T tokens, W words, n layers read, D wi
 """
 
 import dataclasses
-import numbers
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -22,21 +21,26 @@ from keras_plm.files.arguments import check_type, check_whole
 from keras_plm.files.sequences import (
     Tensor,
     are_texts,
-    as_list,
     as_names,
-    as_text,
     as_texts,
     is_missing,
 )
-from keras_plm.heads.encoded import Encoded, Frozen, check_stateless, check_word_vectors
+from keras_plm.heads.checks import (
+    as_examples,
+    check_pairs,
+    check_parts,
+    check_trained_on,
+    check_vectors,
+)
+from keras_plm.heads.encoded import Encoded, Frozen
 from keras_plm.heads.readers.reading import check_serves, read, texts_of
 from keras_plm.heads.task_network import COMBINES, Combine, Placement, TaskNetwork
 from keras_plm.layers import CharacterEncoder, Dropout, LayerChoice
 from keras_plm.layers._fused_softmax import wide_dtype
 from keras_plm.models import WordVectors
-from keras_plm.models.encoder import Encoder, check_encoder
+from keras_plm.models.encoder import Encoder
 from keras_plm.tokenizers.subwords import SubwordTokenizer
-from keras_plm.training.fit import FitsBatches, check_vocabulary, run_on
+from keras_plm.training.fit import FitsBatches, run_on
 from keras_plm.training.losses import LabelLoss
 
 
@@ -89,8 +93,8 @@ class Head(FitsBatches, keras.Model):
         self.check_labels(labels)
         placement = placement or Placement()
         check_type(placement, "placement", Placement, "`Placement('output')`")
-        self.check_parts(encoder, tokenizer, layers, reader, dropout, frozen, task_network)
-        self.check_vectors(placement, reader, words, task_network, pairs)
+        check_parts(type(self), encoder, tokenizer, layers, reader, dropout, frozen, task_network)
+        check_vectors(placement, reader, words, task_network, pairs)
 
         encoded = Encoded(encoder, layers, frozen, rows=2 if pairs else rows)
         features, real = self.features_of(encoded, pool, pairs)
@@ -128,63 +132,6 @@ class Head(FitsBatches, keras.Model):
         self.pairs = pairs
         self.trained_on_pairs = None
         self._word_tokenizer = None if words is None else words.tokenizer()
-
-    @classmethod
-    def check_parts(
-        cls,
-        encoder: Encoder,
-        tokenizer: SubwordTokenizer | None,
-        layers: LayerChoice | None,
-        reader: keras.Layer | None,
-        dropout: float,
-        frozen: bool,
-        task_network: TaskNetwork | None,
-    ) -> None:
-        """Raises unless the parts of a head have the right types and belong together."""
-        check_encoder(encoder, tokenizer)
-        for argument, value, kind, example in (
-            ("layers", layers, LayerChoice, "`transfer.layer_choice('last')`"),
-            ("reader", reader, keras.layers.Layer, "`readers.BiLSTM(units)`"),
-            ("task_network", task_network, keras.Model, "the model from `build_task_network`"),
-            ("dropout", dropout, numbers.Real, "0.1"),
-        ):
-            if value is not None:
-                check_type(value, argument, kind, example)
-        check_stateless(encoder)
-        if tokenizer is not None:
-            check_vocabulary(encoder, len(tokenizer))
-        if not frozen and not encoder.trainable:
-            raise ValueError(
-                "An untrainable encoder needs `frozen=True`, which also stops its dropout; "
-                "to fine-tune it, set `encoder.trainable = True`. "
-                "Received: frozen=False, encoder.trainable=False"
-            )
-        check_serves(reader, cls)
-
-    @staticmethod
-    def check_vectors(
-        placement: Placement,
-        reader: keras.Layer | None,
-        words: WordVectors | int | None,
-        task_network: TaskNetwork | None,
-        pairs: bool | str,
-    ) -> None:
-        """Raises unless the task network can read the requested vectors."""
-        placement.check(reader, words)
-        if words is not None:
-            check_word_vectors(words)
-        if task_network is not None and ("words" in task_network.input) != (words is not None):
-            raise ValueError(
-                "A task network that was trained with word vectors needs `words`; another must "
-                f"have none. Received: {'no ' if words is None else ''}`words`, "
-                f"a task network of {', '.join(sorted(task_network.input))}"
-            )
-        if pairs and pairs != "words" and (reader is not None or words is not None):
-            raise ValueError(
-                "Two texts in separate rows are combined without a reader or word vectors: leave "
-                "both out, or choose pairs='words' with a reader of two texts. "
-                f"Received: pairs={pairs}, reader={reader}, words={words}"
-            )
 
     @classmethod
     def features_of(
@@ -454,7 +401,7 @@ class Head(FitsBatches, keras.Model):
                 "Received: tokenizer=None"
             )
         examples = self._as_examples(x, pairs, choices)
-        self._check_trained_on(examples)
+        check_trained_on(self, examples)
         if not examples:
             as_array = probabilities and not self.per_word
             return np.zeros((0, len(self.labels)), "float32") if as_array else []
@@ -472,34 +419,7 @@ class Head(FitsBatches, keras.Model):
         return {}
 
     def _as_examples(self, x, pairs, choices=None):
-        x = as_texts(x, "x", tuples=self.kind == "words")
-        if pairs is not None:
-            pairs = as_list(pairs, "pairs", "texts")
-            pairs = [  # a later check names the text whose pair is `None`
-                pair if pair is None else as_text(pair, f"row {i} of `pairs`")
-                for i, pair in enumerate(pairs)
-            ]
-        if choices is not None:
-            choices = as_list(choices, "choices", "lists of choices")
-            choices = [as_texts(of_text, f"choices[{i}]") for i, of_text in enumerate(choices)]
-        if pairs is not None and len(pairs) != len(x):
-            raise ValueError(
-                f"Every text needs its pair. Received: {len(x)} texts and {len(pairs)} pairs"
-            )
-        if choices is not None and len(choices) != len(x):
-            raise ValueError(
-                "Every text needs its choices. "
-                f"Received: {len(x)} texts and choices of {len(choices)}"
-            )
-        examples = []
-        for i, item in enumerate(x):
-            text, pair = getattr(item, "text", item), getattr(item, "pair", None)
-            pair = pair if pairs is None else pairs[i]
-            chosen = getattr(item, "choices", None) if choices is None else choices[i]
-            place = {"where": getattr(item, "where", ""), "lines": getattr(item, "lines", None)}
-            place |= {name: getattr(item, name, None) for name in ("predicate", "sentences")}
-            examples.append(Unlabelled(text, pair, choices=chosen, **place))
-        return examples
+        return as_examples(self, x, pairs, choices)
 
     def batches(self, examples: Iterable[Any], **options) -> Batches:
         """Creates `Batches` of examples for this head.
@@ -514,7 +434,7 @@ class Head(FitsBatches, keras.Model):
         """
         if not isinstance(examples, dict):
             examples = as_texts(examples, "examples", tuples=self.kind == "words")
-            self._check_pairs(examples)
+            check_pairs(self, examples)
             for i, example in enumerate(examples):
                 if not is_missing(getattr(example, "label", None)):
                     self.check_label(example, i)
@@ -550,35 +470,6 @@ class Head(FitsBatches, keras.Model):
     def _batch_inputs(self):
         """Returns the names of the arrays in batches."""
         return list(self.input)
-
-    def _check_pairs(self, examples):
-        paired = [getattr(example, "pair", None) is not None for example in examples]
-        if (self.pairs or texts_of(self.reader)) and not all(paired):
-            what = f"with `pairs={self.pairs!r}`" if self.pairs else "with a reader of two texts"
-            raise ValueError(
-                f"A head {what} needs two texts per example: give it "
-                "`Example(text, label, pair)`, or give texts and `pairs` to `predict`. "
-                f"Received: example {paired.index(False)} without a pair"
-            )
-        if not (self.pairs or getattr(self.tokenizer, "joint_pairs", True)) and any(paired):
-            raise ValueError(
-                f"`{type(self.tokenizer).__name__}` cannot put two texts in one row: build the "
-                "head with `pairs=True`, or with a reader of two texts and `pairs='words'`. "
-                f"Received: example {paired.index(True)} with a pair, pairs=False"
-            )
-
-    def _check_trained_on(self, examples):
-        if self.trained_on_pairs is None:
-            return
-        learned, rule, wrong = "single texts", "leave pairs out", "with"
-        if self.trained_on_pairs:
-            learned, rule, wrong = "pairs", "give every text its pair", "without"
-        for number, example in enumerate(examples):
-            if (example.pair is not None) != self.trained_on_pairs:
-                raise ValueError(
-                    f"This head was trained only on {learned}: {rule}. "
-                    f"Received: example {number} {wrong} a pair"
-                )
 
     def get_config(self):
         return {
