@@ -47,7 +47,7 @@ class OfPaper:
 TASKS = {
     "squad": OfPaper("questions: SQuAD", "both", (81.1, 85.8)),
     "snli": OfPaper("entailment: SNLI", "both", (88.0, 88.7), 5),
-    "ewt_srl": OfPaper("roles: EWT", "mix", (81.4, 84.6)),
+    "ewt_srl": OfPaper("roles: EWT", "mix", (81.4, 84.6), 8, "1e-4,3e-4"),
     "litbank": OfPaper("coreference: LitBank", "mix", (67.2, 70.4), 10, "1e-4,3e-4"),
     "wikigold": OfPaper("names: WikiGold", "mix", (90.15, 92.22), 5),
     "sst5": OfPaper("sentiment: SST-5", "mix", (51.4, 54.7)),
