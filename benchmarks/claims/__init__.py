@@ -1,6 +1,7 @@
 """Published orderings as rows, and verdicts on whether results reproduce them.
 
-Each module of this package lists its claims in `ROWS`. New modules are found automatically.
+Each module of this package lists its claims in `ROWS`. New modules are found automatically, and
+sorted by `PUBLISHED`, year and month of their earliest paper.
 """
 
 import importlib
@@ -16,9 +17,10 @@ def load_all():
         ValueError: If two claims have the same name.
     """
     found = {}
-    for module in pkgutil.iter_modules(__path__):
-        module = importlib.import_module(f"{__name__}.{module.name}")
-        for claim in getattr(module, "ROWS", ()):
+    names = [f"{__name__}.{module.name}" for module in pkgutil.iter_modules(__path__)]
+    modules = [module for module in map(importlib.import_module, names) if hasattr(module, "ROWS")]
+    for module in sorted(modules, key=lambda module: module.PUBLISHED):
+        for claim in module.ROWS:
             if claim.name in found:
                 raise ValueError(f"Names of claims must be unique. Received: {claim.name!r} twice")
             found[claim.name] = claim

@@ -4,6 +4,8 @@ import math
 
 from benchmarks.claims.match import NATS, Arm, row
 
+PUBLISHED = "2001-08"  # the earliest paper
+
 BAHDANAU, VASWANI = "Bahdanau et al. 2015", "Vaswani et al. 2017"
 BENGIO, MIKOLOV = "Bengio et al. 2003", "Mikolov et al. 2013, arXiv 1301.3781"
 NOISE, GLOVE = "Mikolov et al. 2013, arXiv 1310.4546", "Pennington et al. 2014"

@@ -30,6 +30,7 @@ ROWS = '''"""Toy claims."""
 
 from benchmarks.claims.match import Arm, row
 
+PUBLISHED = "2000-01"
 FIELDS = {"method": "features", "layers": "last"}
 ROWS = [
     row("toy-t1", Arm("a", "first", "sst5", "a", FIELDS), Arm("b", "first", "sst5", "b", FIELDS),
