@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 
 import keras_plm
-from benchmarks.suites.elmo.features import shown
 from benchmarks.suites.features_or_fine_tuning import (
     difference_of,
     interval,
@@ -295,17 +294,25 @@ def _scores(found):
     for task in tasks:
         first = next(iter(found[task].values())).results[0]
         heads.append(f"{task} ({next(iter(first['metrics'])).replace('_', ' ')})")
-    text = [f"| | {' | '.join(heads)} |", "|---|" + "---:|" * len(tasks)]
+    text = [f"| | seeds | {' | '.join(heads)} |", "|---|" + "---:|" * (1 + len(tasks))]
     rows = {name: row_of(c.results[0])[0] for of in found.values() for name, c in of.items()}
     best = {t: max(summary(c.results)[0] for c in _frozen(rs)) for t, rs in found.items()}
+    deepest = sum(name.startswith("layer_") for name in rows) + 2
+    numbers = {"second_to_last": f" (layer {deepest - 1})", "last": f" (layer {deepest})"}
     for name in sorted(rows, key=rows.get):
-        cells = []
-        for task in tasks:
-            choice = found[task].get(name)
-            mark = "**" if choice and summary(choice.results)[0] == best[task] else ""
-            cells.append(f"{mark}{shown(choice.results)}{mark}" if choice else "")
-        text.append(f"| {name} | {' | '.join(cells)} |")
+        choices = [found[task].get(name) for task in tasks]
+        cells = [_score(c, best[t]) if c else "" for t, c in zip(tasks, choices, strict=True)]
+        seeds = sorted({len(choice.results) for choice in choices if choice})
+        cells.insert(0, " to ".join(map(str, seeds[:1] + seeds[1:][-1:])))
+        text.append(f"| {name}{numbers.get(name, '')} | {' | '.join(cells)} |")
     return "\n".join(text) + "\n"
+
+
+def _score(choice, best):
+    """Returns "mean ± deviation between seeds" in points, bold for the best mean."""
+    mean, deviation, n = summary(choice.results)
+    mark = "**" if mean == best else ""
+    return f"{mark}{100 * mean:.1f}" + (f" ± {100 * deviation:.1f}" if n > 1 else "") + mark
 
 
 def figures(folder):

@@ -68,8 +68,10 @@ examples. The paper (table 1) has other networks and test sets, and all training
 """
 FROZEN = """\
 The same training and test examples. A frozen encoder stands under the network of its task, without
-word vectors. † MiniLM has read the training examples of this task in its contrastive tuning.
+word vectors.
 """
+MARK = " †"
+SEEN_BEFORE = "† MiniLM has read the training examples of this task in its contrastive tuning.\n"
 
 
 def scales():
@@ -167,10 +169,11 @@ def _of_others(found):
     for task, of_paper in TASKS.items():
         seen = [task in SEEN and name == model_name(MINILM) for name, _ in columns]
         scores = [shown(found.get((task, *column), [])) for column in columns]
-        scores = [x and x + " †" * mark for x, mark in zip(scores, seen, strict=True)]
+        scores = [x and x + MARK * mark for x, mark in zip(scores, seen, strict=True)]
         if any(scores):
             text.append(f"| {' | '.join([of_paper.title, *scores])} |")
-    return "\n".join(text) + "\n\n" + FROZEN
+    note = FROZEN + SEEN_BEFORE * any(MARK in line for line in text)
+    return "\n".join(text) + "\n\n" + note
 
 
 def _head(titles):
