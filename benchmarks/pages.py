@@ -24,7 +24,7 @@ PAGES = ROOT / "docs" / "results"
 BRIEF = ".brief"  # suffix of the marks in README
 # {mark of single runs: their folder}
 RUNS = {"results": "first", "words": "words", "roles": "roles"}
-EDGE_PROBING = ("minilm",)  # stems of result files of `keras-plm edge-probing`
+EDGE_PROBING = ("minilm", "bert_mini")  # stems of result files of `keras-plm edge-probing`
 
 
 def marks():
