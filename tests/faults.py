@@ -145,7 +145,7 @@ FAULTS = [
     Fault(
         "pairs_for_a_head_of_single_texts",
         "a988d54",
-        "if (example.pair is not None) != self.trained_on_pairs:",
+        "if (example.pair is not None) != head.trained_on_pairs:",
         "if False:",
         (
             "tests/keras_plm/transfer/test_methods.py::test_predict_refuses_another_input_kind_than_in_training",
