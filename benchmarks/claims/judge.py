@@ -128,6 +128,9 @@ def _measure(row, claim, results):
         row["note"] = _notes(claim.note, f"no result of {' and of '.join(missing)}")
         return None
     row["verdict"] = "not separable"
+    drawn = [results.draws(arm) for arm in arms]
+    if all(scores is not None for scores in drawn):
+        return _by_draws(row, drawn)
     examples = _examples(claim, results)
     by_seed = [100 * np.array(list(found.values())) for found in scores]
     fewest = min(map(len, by_seed))
@@ -156,6 +159,28 @@ def _measure(row, claim, results):
     return None if isinstance(examples, str) else examples
 
 
+def _by_draws(row, drawn):
+    """Fills a row from resampled scores of arms with other examples.
+
+    There is no interval and no verdict if a score is undefined, NaN, in some resamples.
+    """
+    row["means"] = tuple(100 * float(np.nanmean(scores[0])) for scores in drawn)
+    row["effect"], row["basis"] = row["means"][0] - row["means"][1], "examples and seeds"
+    if any(np.isnan(scores).any() for scores in drawn):
+        row["note"] = _notes(row["note"], "a score is undefined in some resamples: no verdict")
+    else:
+        _contrast(row, contrast_of(list(zip((1, -1), drawn, strict=True))))
+
+
+def _contrast(row, contrast):
+    """Fills a row with a `Difference` over examples and seeds."""
+    row["effect"] = 100 * contrast.mean
+    row["low"], row["high"] = 100 * contrast.low, 100 * contrast.high
+    row["basis"] = "examples and seeds"
+    row["p"] = contrast.p if min(contrast.seeds) >= LEAST else None
+    _see(row)
+
+
 def _see(row):
     """Adds the smallest detectable difference to a row."""
     if row["low"] is not None:
@@ -174,12 +199,7 @@ def _resample(rows, resamples, seed):
         ends = np.cumsum([len(parts) for parts in of_kind.values()])
         scores |= zip(of_kind, np.split(found, ends[:-1], axis=1), strict=True)
     for row, (_, terms) in rows:
-        contrast = contrast_of([(sign, scores[id(parts)]) for sign, parts in terms], seed)
-        row["effect"] = 100 * contrast.mean
-        row["low"], row["high"] = 100 * contrast.low, 100 * contrast.high
-        row["basis"] = "examples and seeds"
-        row["p"] = contrast.p if min(contrast.seeds) >= LEAST else None
-        _see(row)
+        _contrast(row, contrast_of([(sign, scores[id(parts)]) for sign, parts in terms], seed))
 
 
 def _by_seeds(row, by_seed):

@@ -43,6 +43,8 @@ class Arm:
         where: `where(result)` returns whether a result belongs to the arm, for results that are
             not of a `Run`.
         read: `read(folder)` returns `{seed: score}` from files without seeds in their names.
+        draws: `draws(folder)` returns the scores (1 + R, S) of all examples and of R resamples, see
+            `statistics.resampled`, or `None`. The sides of a claim then have other examples.
         minus: Another arm of the same task, whose score is subtracted.
     """
 
@@ -56,6 +58,7 @@ class Arm:
     value: typing.Callable | None = None
     where: typing.Callable | None = None
     read: typing.Callable | None = None
+    draws: typing.Callable | None = None
     minus: typing.Any = None
 
     def folder(self, root):
@@ -209,6 +212,10 @@ class Results:
         return arm.metric or next(
             (name for _, result in self.runs(arm).values() for name in result["metrics"]), ""
         )
+
+    def draws(self, arm):
+        """Returns the resampled scores (1 + R, S) of an arm with `draws`, or `None`."""
+        return arm.draws(arm.folder(self.root)) if arm.draws else None
 
     def terms(self, arm, sign=1):
         """Returns the sums of each example, `(kind, [(sign, (S, N, k))])`, or a reason without any.

@@ -101,6 +101,36 @@ def scored(root, name, scores, **fields):
         write_json(path, result | {"score": score / 100, "metrics": {"accuracy": score / 100}})
 
 
+def test_arms_of_other_examples_are_judged_by_their_draws(tmp_path):
+    """Each side has own examples; an undefined score in one resample leaves no verdict."""
+    rng = np.random.default_rng(0)
+
+    def verdict(better, worse):
+        arms = [
+            Arm(
+                label,
+                "first",
+                "sst5",
+                read=lambda _, d=d: dict(enumerate(d[0])),
+                draws=lambda _, d=d: d,
+            )
+            for label, d in (("high", better), ("low", worse))
+        ]
+        (found,) = judge([row("a", *arms, "A paper, table 1")], tmp_path)
+        return found
+
+    low, high = (rng.normal(mean, 0.01, (2001, 3)) for mean in (0.5, 0.6))
+    found = verdict(high, low)
+    assert found["verdict"] == "reproduced" and found["effect"] == pytest.approx(10, abs=1)
+    assert found["low"] < found["effect"] < found["high"]
+    assert verdict(low, high)["verdict"] == "contradicted"
+    assert verdict(low, low[:, ::-1])["verdict"] == "not separable"
+    high[7, 1] = np.nan
+    found = verdict(high, low)
+    assert found["verdict"] == "not separable" and "undefined in some resamples" in found["note"]
+    assert found["p"] is None and found["effect"] == pytest.approx(10, abs=1)
+
+
 class TestRows:
     def test_claims_have_unique_names_and_statements(self):
         assert len(CLAIMS) >= 40

@@ -144,10 +144,23 @@ def table_of(records, counts=None):
     return "\n".join(lines)
 
 
-def _resampled(kept, name):
+def resampled_layers(kept, seed=0):
+    """Computes the expected layers of all examples, then of resampled ones.
+
+    Args:
+        kept: Counts of each seed, see `read_counts`.
+        seed: Seed of the resampling. Give tasks of other examples other seeds.
+
+    Returns:
+        (1 + R, S), for `statistics.contrast_of`, with NaN as in `expected_layers`.
+    """
+    return expected_layers(_resampled(kept, "cumulative", seed))
+
+
+def _resampled(kept, name, seed=0):
     """Returns F1 of all examples, then of resampled ones, (1 + R, S, n)."""
     parts = np.concatenate([of_seed[name] for of_seed in kept]).astype("float64")
-    return resampled("f1", parts).reshape(-1, len(kept), len(kept[0][name]))
+    return resampled("f1", parts, seed=seed).reshape(-1, len(kept), len(kept[0][name]))
 
 
 def _not_below_best(layers, kept):
@@ -168,7 +181,7 @@ def _expected(own, kept):
     text = f"{np.mean(values):.2f}"
     if kept is None:
         return text
-    found = expected_layers(_resampled(kept, "cumulative"))  # (1 + R, S)
+    found = resampled_layers(kept)
     if np.isnan(found).any():
         return f"{text} [none]"
     interval = contrast_of([(1, found)])
