@@ -60,8 +60,31 @@ def _cells(y_true, y_pred):
 
 def _products(x, y):
     x, y = np.asarray(x, "float64"), np.asarray(y, "float64")
-    x, y = x - x.mean(), y - y.mean()  # changes no correlation
+    return _products_of(x - x.mean(), y - y.mean())  # changes no correlation
+
+
+def _products_of(x, y):
     return np.stack([np.ones(len(x)), x, y, x * x, y * y, x * y], axis=1)
+
+
+def compact(kind, parts):
+    """Returns the result of `summands` in few bytes, for `expanded`.
+
+    Products are computed again from their two factors, which are rounded to float32. Whole numbers
+    have two bytes.
+    """
+    parts = np.asarray(parts)
+    if kind == "correlation" and np.abs(parts).max(initial=0) < 1e30:
+        return parts[:, 1:3].astype("float32")
+    with np.errstate(invalid="ignore"):  # a number outside the type is not equal below
+        whole = parts.astype("uint16")
+    return whole if (whole == parts).all() else parts
+
+
+def expanded(kind, parts):
+    """Returns the summands (N, k) of a result of `compact`, or of an array that was not compact."""
+    parts = parts.astype("float64")
+    return _products_of(*parts.T) if kind == "correlation" and parts.shape[1] == 2 else parts
 
 
 def _ranks(y_true, y_pred):

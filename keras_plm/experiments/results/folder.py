@@ -19,6 +19,7 @@ import numpy as np
 from keras_plm.experiments.results.packed import EXAMPLES, LOCKS, RECORDS, PackedFiles
 from keras_plm.experiments.results.record import Record
 from keras_plm.experiments.results.single_files import archive, read_json
+from keras_plm.experiments.statistics import compact, expanded
 from keras_plm.files.disk_space import try_to_write
 from keras_plm.files.json_files import shown
 from keras_plm.files.locks import one_writer
@@ -177,7 +178,7 @@ class ResultFolder:
                     f"Received: others in {key!r:.80}, of shape {array.shape}"
                 )
         split = {key: key.rpartition(".")[::2] for key in found}
-        return {metric: (kind, found[key]) for key, (metric, kind) in split.items()}
+        return {metric: (kind, expanded(kind, found[key])) for key, (metric, kind) in split.items()}
 
     # ---- writing
 
@@ -236,7 +237,9 @@ class ResultFolder:
         self, name: str, hash: str | None, parts: Mapping[str, tuple[str, np.ndarray]]
     ) -> None:
         """Writes the contributions of examples to the scores of a result with this hash."""
-        arrays = {f"{metric}.{kind}": array for metric, (kind, array) in parts.items()}
+        arrays = {
+            f"{metric}.{kind}": compact(kind, array) for metric, (kind, array) in parts.items()
+        }
         with replacing(self.file(_of_examples(name)), ".npz") as temporary:
             np.savez_compressed(temporary, hash=np.array(hash), **arrays)
 

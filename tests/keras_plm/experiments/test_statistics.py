@@ -195,6 +195,28 @@ def test_examples_are_read_by_hash_of_their_result(tmp_path):
         kept.examples(name, "a")
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_stored_examples_give_the_same_scores(name, tmp_path):
+    kind, parts = summands(*CASES[name])
+    kept = ResultFolder(tmp_path)
+    kept.write_examples("r/x.seed0.json", "a", {name: (kind, parts)})
+    stored = np.load(tmp_path / "r" / "x.seed0.npz")[f"{name}.{kind}"]
+    assert stored.dtype in ("uint16", "float32") or (parts % 1).any()
+    found_kind, found = kept.examples("r/x.seed0.json", "a")[name]
+    assert found_kind == kind and found.shape == parts.shape and found.dtype == "float64"
+    score = SCORES[kind]
+    assert score(found.sum(axis=0)) == pytest.approx(score(parts.sum(axis=0)), abs=1e-7)
+
+
+def test_files_with_all_products_are_read(tmp_path):
+    """Some files hold all products."""
+    kind, parts = summands(*CASES["pearson"])
+    (tmp_path / "r").mkdir()
+    np.savez(tmp_path / "r" / "x.seed0.npz", hash=np.array("a"), **{f"m.{kind}": parts})
+    found = ResultFolder(tmp_path).examples("r/x.seed0.json", "a")["m"][1]
+    np.testing.assert_array_equal(found, parts)
+
+
 def test_intervals_of_scores_stay_in_their_range():
     parts = np.zeros((2, 9, 2))
     parts[..., 1] = 1
