@@ -43,7 +43,9 @@ def add_edge_probing(commands):
 def run_edge_probing(flags):
     import keras_plm
     from keras_plm.experiments.progress import console
-    from keras_plm.experiments.report.edge_probes import read_counts, read_records, table_of, write
+    from keras_plm.experiments.report.edge_probes import (
+        LEGEND, read_counts, read_records, table_of, write,
+    )  # fmt: skip
     from keras_plm.files.writing import replacing
 
     _method(flags)  # raises for bad settings before any work
@@ -79,9 +81,9 @@ def run_edge_probing(flags):
                 shown.append(record)
     limit = f"the first {flags.train_limit:,}" if flags.train_limit else "all"
     console.print(
-        f"\nF1 in percent; {limit} training sentences, {flags.epochs} epochs, seeds: {flags.seeds}"
+        f"\nF1 in percent; training sentences: {limit}; epochs: {flags.epochs}; "
+        f"seeds: {flags.seeds}\n\n{table_of(shown, counts)}\n\n{LEGEND}"
     )
-    console.print("\n" + table_of(shown, counts))
     console.print(f"Results: {path}")
     if flags.plot:
         from keras_plm.plots import edge_probing

@@ -217,25 +217,21 @@ def recommendation(frozen, tuned=None):
     if tuned is None:
         return words
     taken = duration(tuned.seconds)
-    share = "the share of one frozen choice in the common fit"
-    cost = f"{taken} for one training; less than {LEAST} s is {share}"
+    cost = f"One training takes {taken}, one frozen choice less than {LEAST} s."
     if best.seconds >= LEAST:
         ratio = tuned.seconds / best.seconds
         shown = f"{ratio:.1f}" if ratio < 10 else f"{float(f'{ratio:.2g}'):,.0f}"
-        cost = f"{taken} for one training, about {shown} times {share}"
+        cost = f"One training takes {taken}, about {shown} times as long as one frozen choice."
     apart: Difference | None = best.above(tuned)
     if apart is None:
         gain = 100 * (summary(tuned.results)[0] - summary(best.results)[0])
-        return (
-            f"{words} Fine-tuning differs from it by {gain:+.1f} points, without an interval, at "
-            f"{cost}."
-        )
+        return f"{words} Fine-tuning differs from it by {gain:+.1f} points, without an interval. {cost}"
     apart = -apart  # the interval of the table, with the other sign
     if apart.low > 0:
-        return f"{words} Fine-tuning is better: {apart} points, at {cost}."
+        return f"{words} Fine-tuning is better: {apart} points. {cost}"
     if apart.high < 0:
-        return f"{words} Fine-tuning is worse: {apart} points, at {cost}."
+        return f"{words} Fine-tuning is worse: {apart} points. {cost}"
     return (
-        f"{words} Fine-tuning is not separable from it: {apart} points, at {cost}. Frozen features "
+        f"{words} Fine-tuning is not separable from it: {apart} points. {cost} Frozen features "
         "are the cheaper choice; more labelled examples may separate the two."
     )

@@ -140,6 +140,7 @@ SCORES = {
     "correlation": _of_products,
     "mean_f1": _mean_f1,
 }
+F1S = ("f1", "mean_f1")  # kinds of F1
 SIGNED = ("matthews", "correlation")  # kinds of scores from -1 to 1; others begin at 0
 # Each metric: its kind, and a function for the terms that each example adds to its sums.
 METRICS = {

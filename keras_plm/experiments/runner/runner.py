@@ -34,7 +34,7 @@ from keras_plm.experiments.runner.trials import (
     line_about,
     trial_of,
 )
-from keras_plm.experiments.statistics import summands
+from keras_plm.experiments.statistics import F1S, summands
 from keras_plm.files.disk_space import try_to_write
 from keras_plm.files.fingerprint import fingerprint
 from keras_plm.files.writing import replacing
@@ -265,6 +265,11 @@ class Runner:
             kept = self._archive_older(run)
             self.kept.write(self.result_name(run, seed), record, parts)
         self.say(f"{run.name} seed {seed}: {record.score:.4f} on the evaluation split{kept}{saved}")
+        if not record.score and parts.get(next(iter(scores)), ("",))[0] in F1S:
+            self.say(
+                f"Warning: {run.name} seed {seed} finds nothing right in the evaluation split. "
+                "Train it longer, on more examples, or with other learning rates."
+            )
         return record
 
     def _check(self, run, seed):

@@ -114,17 +114,17 @@ def test_seconds_ignore_one_delayed_fit():
 def test_recommendation_compares_fine_tuning_with_features(share, words):
     frozen = [choice("last", 0.8), choice("embeddings", 0.5)]
     said = recommendation(frozen, choice("fine-tuned", share, seconds=120.0, seed=3))
-    assert words in said and "at 2 min for one training, about 12 times the share" in said
+    assert words in said and "takes 2 min, about 12 times as long as one frozen choice." in said
     at_once = [choice("last", 0.8, seconds=0.0)]
     said = recommendation(at_once, choice("fine-tuned", share, seconds=4.0, seed=3))
-    assert "at 4 s for one training; less than 0.1 s is the share" in said
+    assert "One training takes 4 s, one frozen choice less than 0.1 s." in said
     assert "| < 0.1 |" in markdown(at_once)
 
 
 def test_choices_without_examples_have_no_interval():
     frozen = [choice("last", 0.8, kept=False), choice("embeddings", 0.5)]
     said = recommendation(frozen, choice("fine-tuned", 0.9))
-    assert "Without an interval: embeddings; scores" in said and "without an interval, at" in said
+    assert "Without an interval: embeddings; scores" in said and "without an interval. One" in said
     assert "separable" not in said and "Every other" not in said
     kept = [choice("last", 0.8), choice("layer_1", 0.5, seed=1)]
     said = recommendation([*kept, choice("layer_2", 0.79, kept=False)])

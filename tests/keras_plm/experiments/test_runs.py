@@ -463,6 +463,20 @@ def test_tags_missing_from_training_count_as_errors(encoder, tmp_path, capsys, m
 
 
 @pytest.mark.backend_neutral
+@pytest.mark.parametrize("tag, warns", [("O", True), ("B-X", False)])
+def test_run_warns_of_a_model_that_finds_nothing(
+    encoder, tmp_path, capsys, monkeypatch, tag, warns
+):
+    path = tmp_path / "names.conll"
+    path.write_text("\n\n".join(["a O\nb B-X"] * 40) + "\n")
+    flags = ["--task-file", str(path), *common(encoder, tmp_path), "--method", "features"]
+    answer = lambda self, store, rows, *arguments: [[["O", tag]] * 6]  # noqa: E731
+    monkeypatch.setattr(Probes, "predict_labels", answer)
+    assert main(["run", *flags, *FAST, "--seeds", "1"]) == 0
+    assert ("finds nothing right in the evaluation split" in capsys.readouterr().out) == warns
+
+
+@pytest.mark.backend_neutral
 def test_flags_name_numbered_labels(encoder, tmp_path, capsys):
     rows = [json.dumps({"tokens": ["a", "b"], "ner_tags": [0, 1]})] * 30
     (tmp_path / "n.jsonl").write_text("\n".join(rows))

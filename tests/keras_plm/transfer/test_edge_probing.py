@@ -209,6 +209,7 @@ class TestCommand:
         assert main(flags) == 0
         out = capsys.readouterr().out
         assert "roles is skipped. No file" in out and "| coreference, random encoder |" in out
+        assert "Bold: not separable from the best layer" in out
         records = json.loads((tmp_path / "r.json").read_text())
         names = "entities", "coreference"  # WikiGold is part of the package
         pairs = [(name, random) for name in names for random in (False, True)]
