@@ -21,8 +21,7 @@ import numpy as np
 
 from keras_plm.data import read_ids
 from keras_plm.datasets.microworld import World
-from keras_plm.models import NNLM, NGram
-from keras_plm.models.ngram import Mixture
+from keras_plm.models import NNLM, Mixture, NGram
 from keras_plm.models.nnlm import contexts
 from keras_plm.tokenizers import Words
 from keras_plm.training import BertAdamW

@@ -3,7 +3,8 @@
 from keras_plm.checkpoints.bert import load_bert, save_bert
 from keras_plm.checkpoints.elmo import load_elmo, save_elmo
 from keras_plm.checkpoints.gpt import load_gpt, save_gpt
-from keras_plm.checkpoints.keras_hub import HubEncoder, HubTokenizer, from_hub, load_hub
+from keras_plm.checkpoints.keras_hub import HubEncoder, from_hub, load_hub
+from keras_plm.checkpoints.keras_hub_tokenizer import HubTokenizer
 from keras_plm.checkpoints.native import average_weights, load, load_tokenizer, save
 from keras_plm.checkpoints.saved_model import export
 

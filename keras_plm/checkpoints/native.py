@@ -12,12 +12,8 @@ from keras_plm.checkpoints.bert import load_bert
 from keras_plm.checkpoints.download import find_folder, is_handle
 from keras_plm.checkpoints.gpt import load_gpt
 from keras_plm.checkpoints.hugging_face import model_type, read_config
-from keras_plm.checkpoints.keras_hub import (
-    HubEncoder,
-    HubTokenizer,
-    load_hub,
-    load_preset_tokenizer,
-)
+from keras_plm.checkpoints.keras_hub import HubEncoder, load_hub
+from keras_plm.checkpoints.keras_hub_tokenizer import HubTokenizer, load_preset_tokenizer
 from keras_plm.checkpoints.settings import check_settings_of, check_weights_of
 from keras_plm.checkpoints.tokenizer import read_tokenizer
 from keras_plm.files import manifest

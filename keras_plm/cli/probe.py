@@ -44,7 +44,11 @@ def run_edge_probing(flags):
     import keras_plm
     from keras_plm.experiments.progress import console
     from keras_plm.experiments.report.edge_probes import (
-        LEGEND, read_counts, read_records, table_of, write,
+        LEGEND,
+        read_counts,
+        read_records,
+        table_of,
+        write,
     )  # fmt: skip
     from keras_plm.files.writing import replacing
 

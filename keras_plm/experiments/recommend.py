@@ -225,7 +225,10 @@ def recommendation(frozen, tuned=None):
     apart: Difference | None = best.above(tuned)
     if apart is None:
         gain = 100 * (summary(tuned.results)[0] - summary(best.results)[0])
-        return f"{words} Fine-tuning differs from it by {gain:+.1f} points, without an interval. {cost}"
+        return (
+            f"{words} Fine-tuning differs from it by {gain:+.1f} points, without an interval. "
+            f"{cost}"
+        )
     apart = -apart  # the interval of the table, with the other sign
     if apart.low > 0:
         return f"{words} Fine-tuning is better: {apart} points. {cost}"

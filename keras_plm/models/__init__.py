@@ -5,7 +5,8 @@ from keras_plm.models.elmo import ELMO_SIZES, ELMo
 from keras_plm.models.encoder import Encoder
 from keras_plm.models.glove import cooccurrences
 from keras_plm.models.gpt import GPT, GPT2, GPT_SIZES
-from keras_plm.models.ngram import Mixture, NGram
+from keras_plm.models.mixture import Mixture
+from keras_plm.models.ngram import NGram
 from keras_plm.models.nnlm import NNLM
 from keras_plm.models.recurrent_lm import RECURRENT_LM_SIZES, RecurrentLM
 from keras_plm.models.seq2seq import SEQ2SEQ_SIZES, EncoderDecoder, Seq2Seq

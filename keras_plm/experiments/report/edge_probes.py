@@ -17,8 +17,8 @@ RECORD = {
 PROBES = ("layers", "cumulative")  # the lists of scores of a record
 LEVEL = 0.05
 LEGEND = (
-    "Bold: not separable from the best layer. In brackets: the 95 % interval of the expected layer. "
-    "none: the mix of all layers is no better than the embeddings. [none]: in a resample it is not."
+    "Bold: not separable from the best layer. In brackets: 95 % interval of the expected layer. "
+    "none: the mix of all layers is no better than the embeddings; [none]: in some resamples."
 )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from keras_plm.checkpoints import load_tokenizer
-from keras_plm.checkpoints.keras_hub import HubTokenizer
+from keras_plm.checkpoints.keras_hub_tokenizer import HubTokenizer
 from keras_plm.data.corpus import TokenStream, read_ids
 from keras_plm.data.formats.fasttext import SubwordVectors, read_fasttext
 from keras_plm.data.formats.word_vectors import read_vectors, write_vectors

@@ -12,7 +12,8 @@ import pytest
 
 import keras_plm
 from keras_plm.checkpoints import load_tokenizer
-from keras_plm.checkpoints.keras_hub import HubEncoder, HubTokenizer, from_hub, load_hub
+from keras_plm.checkpoints.keras_hub import HubEncoder, from_hub, load_hub
+from keras_plm.checkpoints.keras_hub_tokenizer import HubTokenizer
 from keras_plm.data.task import Example
 from keras_plm.heads import Classifier, Tagger
 from keras_plm.models import BERT

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from keras_plm.checkpoints import load_tokenizer, save_bert, save_gpt
-from keras_plm.checkpoints.keras_hub import HubTokenizer
+from keras_plm.checkpoints.keras_hub_tokenizer import HubTokenizer
 from keras_plm.models import BERT, GPT
 from keras_plm.tokenizers import BytePair, WordPiece
 from tests.keras_plm.tokenizers.released_texts import ADDED, TEXTS

@@ -151,7 +151,7 @@ def test_starts_word_agrees_with_word_ids(tmp_path):
 @pytest.mark.backend_neutral
 def test_starts_word_of_kerashub_agrees_with_word_ids(tmp_path):
     pytest.importorskip("keras_hub")
-    from keras_plm.checkpoints.keras_hub import HubTokenizer
+    from keras_plm.checkpoints.keras_hub_tokenizer import HubTokenizer
     from tests.keras_plm.checkpoints.hub_models import hub_tokenizer, sentence_piece
 
     unigrams = [sentence_piece(kind, tmp_path) for kind in ("Albert", "DebertaV3")]
