@@ -165,7 +165,7 @@ def run_all(flags, runs, between=None):
         marks = "tags that mark no spans" if runner.scheme is None else f"tags in {runner.scheme}"
         console.print(f"{runner.task.name}: {next(iter(runner.task.metrics))} of {marks}")
     if issubclass(runner.task.head, Classifier):
-        for line in describe_labels(runner):
+        for line in describe_labels(runner, runs[0]):
             console.print(f"{runner.task.name}: {line}")
     if runner.task.head.reads_documents:
         console.print(f"{runner.task.name}: {describe_documents(runner)}")
@@ -204,21 +204,19 @@ def run_all(flags, runs, between=None):
     return runner, results, failed
 
 
-def describe_labels(runner):
-    """Describes the labels of a classification task in sentences, with a warning on odd ones."""
-    labels = {split: [e.label for e in part] for split, part in runner.examples.items()}
-    counts = {split: Counter(found) for split, found in labels.items()}
-    found = counts["train"].most_common()
-    shown = [
-        f"{label} {count:,}, {counts['dev'][label]:,}, {counts['test'][label]:,}"
-        for label, count in found
-    ]
+def describe_labels(runner, run):
+    """Describes the labels of the examples of a run in sentences, with a warning on odd ones."""
+    labels = [[example.label for example in part] for part in runner.all_examples(run)]
+    counts = [Counter(of_part) for of_part in labels]
+    every = Counter(example.label for example in runner.examples["train"])  # a part may lack some
+    found = sorted(((label, counts[0][label]) for label in every), key=lambda pair: -pair[1])
+    shown = [f"{label} {', '.join(f'{count[label]:,}' for count in counts)}" for label, _ in found]
     lines = [
         f"{len(found)} labels (training examples, dev set, evaluation split): "
         + _first(shown, "; ")
     ]
     (most, _), (name, metric) = found[0], next(iter(runner.task.metrics.items()))
-    score = 100 * metric(labels["test"], [most] * len(labels["test"]))
+    score = 100 * metric(labels[2], [most] * len(labels[2]))
     lines.append(
         f"the most frequent label, {most!r}, for every text of the evaluation split gives "
         f"{score:.1f} {name.replace('_', ' ')}"

@@ -390,9 +390,17 @@ def test_labels_are_described_with_warnings():
         "test": [Example("a text", label) for label in ["Good", "bad", "bad", "good"]],
     }
     runner = types.SimpleNamespace(
-        task=types.SimpleNamespace(metrics={"accuracy": accuracy}), examples=examples
+        task=types.SimpleNamespace(metrics={"accuracy": accuracy}),
+        examples=examples,
+        all_examples=lambda run: (
+            examples["train"][: run.train_limit],
+            *list(examples.values())[1:],
+        ),
     )
-    assert describe_labels(runner) == [
+    assert describe_labels(runner, Run(train_limit=9))[0].endswith(
+        ": Good 9, 0, 1; good 0, 1, 1; bad 0, 0, 2"
+    )
+    assert describe_labels(runner, Run(train_limit=19)) == [
         "3 labels (training examples, dev set, evaluation split): Good 9, 0, 1; good 6, 1, 1; "
         "bad 4, 0, 2",
         "the most frequent label, 'Good', for every text of the evaluation split gives 25.0 "
