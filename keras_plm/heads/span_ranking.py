@@ -4,6 +4,7 @@ Shapes: B documents, W words, D width, L widths of spans, M kept spans, K antece
 H hidden units, G width of the vector of a span in pairs.
 """
 
+import math
 from typing import Any
 
 import keras
@@ -40,8 +41,9 @@ class SpanRanking(keras.layers.Layer):
     1804.05392, section 4.
     Differs from the papers: kept spans may cross each other; attention reads the vectors of words
     in context; the vectors of spans are projected to G numbers, unless `pair_dim` is `None`; the
-    coarse score is divided by G, so that it stays small for large G; there are no features of
-    speaker and genre, and no higher-order inference.
+    coarse score is divided by G, so that it stays small for large G; the bias of s_a begins at
+    -log(K), so that before training "no antecedent" is as probable as K antecedents together;
+    there are no features of speaker and genre, and no higher-order inference.
 
     Args:
         max_span_width: Number L of words of the widest span.
@@ -104,10 +106,11 @@ class SpanRanking(keras.layers.Layer):
         def dense(name, units=hidden_dim, **options):
             return keras.layers.Dense(units, dtype=policy, name=name, **options)
 
-        def network(name):
+        def network(name, bias=0.0):
+            bias = keras.initializers.Constant(bias)
             return {
                 "hidden": dense(f"{name}_hidden", activation="relu"),
-                "score": dense(f"{name}_score", 1),
+                "score": dense(f"{name}_score", 1, bias_initializer=bias),
             }
 
         def embedding(name, count):
@@ -122,7 +125,7 @@ class SpanRanking(keras.layers.Layer):
             "start": dense("mention_start"),
             **{p: dense(f"mention_{p}", use_bias=False) for p in ("end", "head", "width")},
         }
-        self.pair = network("pair") | {
+        self.pair = network("pair", bias=-math.log(num_antecedents)) | {
             "span": dense("pair_span"),
             **{p: dense(f"pair_{p}", use_bias=False) for p in ("other", "product", "distance")},
         }

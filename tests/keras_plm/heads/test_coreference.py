@@ -142,6 +142,18 @@ def test_scores_equal_loops_over_spans(options):
             assert_close(np.array(got), np.array(own).reshape(np.shape(got)), atol=1e-3)
 
 
+def test_before_training_no_antecedent_is_as_probable_as_all():
+    layer = SpanRanking(max_span_width=2, spans_per_word=1.0, num_antecedents=20)
+    x, ids = np.zeros((1, 80, 16), "float32"), np.zeros((1, 80), "int32")
+    layer.build(x.shape)
+    for weight in layer.weights:
+        if "embeddings" in weight.path:
+            weight.assign(np.zeros(weight.shape))
+    links = to_numpy(layer(x, np.ones((1, 80), bool), ids)["links"])
+    odds = np.exp(links[0, 20:, 1:, 0]).sum(axis=-1)  # of 20 antecedents to none
+    assert_close(odds, np.ones(60))
+
+
 def test_layer_reloads_and_learns(tmp_path):
     layer = SpanRanking(max_span_width=2, spans_per_word=1.0, hidden_dim=4, pair_dim=3, dropout=0.0)
     x, sentences = np.random.default_rng(0).normal(size=(2, 5, 4)), np.array([[0, 0, 0, 1, 1]] * 2)
