@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from benchmarks.suites.elmo.features import ROWS, cells, row_of
 from benchmarks.suites.elmo.neighbours import nearest_of_word
 from benchmarks.suites.elmo.probes import nearest_average, tagged_accuracy
 from keras_plm.datasets.corpora import BOOKS
+from keras_plm.experiments.jobs import Workspace
 from keras_plm.experiments.results import Record, ResultFolder, marked
 from keras_plm.models import ELMo
 from tests import ROOT
@@ -104,6 +106,20 @@ def test_elmo_suites_reuse_results_of_one_folder(run, tmp_path, monkeypatch):
         code, shown = run(suite, "--plots", str(tmp_path / "pictures"), command="report")
         assert code == 0 and text in shown and "The paper" in shown
         assert (tmp_path / "pictures" / f"{picture}.png").stat().st_size > 1000
+
+
+def test_a_gpt_marks_predicates_with_a_reader(tmp_path):
+    suite = SUITES["elmo_tasks"]
+    place = Workspace(str(tmp_path), str(tmp_path / "r"), str(tmp_path / "f"))
+    jobs = suite.jobs(suite.scales["small"], place)
+    readers = {
+        (Path(job.encoder).name, job.task): job.run.reader
+        for job in jobs
+        if job.run.method == "fine_tune"
+    }
+    assert len(readers) == 6 + 6 + 4  # MiniLM's other two results are those of another suite
+    assert readers.pop(("gpt_mini", "ewt_srl")) == "alternating_lstm"
+    assert set(readers.values()) == {"linear"}
 
 
 @pytest.mark.full
