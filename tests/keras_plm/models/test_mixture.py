@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from keras_plm.models import Mixture
-from tests.keras_plm.models.test_ngram import HELD_OUT, OTHER, TINY, before, fitted
+from tests.keras_plm.models.small_ngrams import HELD_OUT, OTHER, TINY, before, fitted
 
 pytestmark = pytest.mark.backend_neutral
 
