@@ -49,7 +49,7 @@ def run_edge_probing(flags):
         read_records,
         table_of,
         write,
-    )  # fmt: skip
+    )
     from keras_plm.files.writing import replacing
 
     _method(flags)  # raises for bad settings before any work

@@ -264,12 +264,15 @@ class Runner:
         with self.kept.changing():  # no other process writes a seed of other settings
             kept = self._archive_older(run)
             self.kept.write(self.result_name(run, seed), record, parts)
-        self.say(f"{run.name} seed {seed}: {record.score:.4f} on the evaluation split{kept}{saved}")
+        nothing = ""
         if not record.score and parts.get(next(iter(scores)), ("",))[0] in F1S:
-            self.say(
-                f"Warning: {run.name} seed {seed} finds nothing right in the evaluation split. "
-                "Train it longer, on more examples, or with other learning rates."
+            nothing = (
+                ". Warning: it finds nothing right. Train it longer, on more examples, or with "
+                "other learning rates"
             )
+        # One line, because each line counts as a piece of work.
+        score = f"{record.score:.4f} on the evaluation split"
+        self.say(f"{run.name} seed {seed}: {score}{kept}{saved}{nothing}")
         return record
 
     def _check(self, run, seed):
