@@ -265,9 +265,9 @@ class Runner:
             kept = self._archive_older(run)
             self.kept.write(self.result_name(run, seed), record, parts)
         nothing = ""
-        if not record.score and parts.get(next(iter(scores)), ("",))[0] in F1S:
+        if record.score < 0.01 and parts.get(next(iter(scores)), ("",))[0] in F1S:
             nothing = (
-                ". Warning: it finds nothing right. Train it longer, on more examples, or with "
+                ". Warning: it finds almost nothing right. Train it longer, on more examples, or with "
                 "other learning rates"
             )
         # One line, because each line counts as a piece of work.
