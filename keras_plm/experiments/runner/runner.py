@@ -267,8 +267,8 @@ class Runner:
         nothing = ""
         if record.score < 0.01 and parts.get(next(iter(scores)), ("",))[0] in F1S:
             nothing = (
-                ". Warning: it finds almost nothing right. Train it longer, on more examples, or with "
-                "other learning rates"
+                ". Warning: it finds almost nothing right. Train it longer, on more examples, or "
+                "with other learning rates"
             )
         # One line, because each line counts as a piece of work.
         score = f"{record.score:.4f} on the evaluation split"
