@@ -152,7 +152,7 @@ def write_cache(cache, update, index):
         cache: (B, 2, S_max, N, H). On torch it is changed in place: a copy for every step would
             cost more than the step.
         update: (B, 2, T, N, H).
-        index: Position of the first of the T steps.
+        index: Position of the first of the T steps, an integer or a tensor.
 
     Returns:
         The updated cache.
@@ -164,7 +164,11 @@ def write_cache(cache, update, index):
 
     cache = ops.convert_to_tensor(cache)
     with torch.no_grad():
-        cache[:, :, int(index) : int(index) + update.shape[2]] = update
+        if isinstance(index, int):
+            cache[:, :, index : index + update.shape[2]] = update
+        else:  # its number is not read, because a GPU would wait
+            places = torch.arange(update.shape[2], device=cache.device) + index
+            cache.index_copy_(2, places, update)
     return cache
 
 

@@ -186,6 +186,7 @@ class TransformerStack(keras.layers.Layer):
                 cache_index=cache_index,
                 source_cache=None if source_cache is None else source_cache[i],
                 source_mask=source_mask,
+                compiled=self.compiled,
             )
             layers.append(output.sequence)
             written.append(output.cache)
@@ -245,9 +246,9 @@ class TransformerStack(keras.layers.Layer):
 def compile_blocks(model: keras.Model) -> None:
     """Sets `compiled` in every `TransformerStack` of a model.
 
-    All blocks of a stack then share one program of `torch.compile`, in training and inference. It
-    has a few kernels instead of some dozens of operations that Python starts one by one. Results
-    agree to rounding, except that dropout draws other random numbers.
+    All blocks of a stack then share one program of `torch.compile`, in training, inference and
+    step-by-step decoding. It has a few kernels instead of some dozens of operations that Python
+    starts one by one. Results agree to rounding, except that dropout draws other random numbers.
 
     Each new kind of call (training, evaluation, a second shape) compiles for some seconds; after
     the second shape the program takes any shape. The program suits GPUs; on a CPU it may be slower

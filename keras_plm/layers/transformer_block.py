@@ -170,6 +170,27 @@ def block_output(weights, inputs, mask, source, source_mask, *, seeds=None, **op
     ).sequence
 
 
+def block_step(
+    weights, inputs, mask, source_mask, cache, cache_index, source_cache, *, seeds=None, **options
+):
+    """Computes the output (B, T, D) and the cache of `transformer_block`, from arrays by position.
+
+    The cache changes in place, as in `transformer_block`.
+    """
+    output = transformer_block(
+        weights,
+        inputs,
+        mask,
+        source_mask=source_mask,
+        cache=cache,
+        cache_index=cache_index,
+        source_cache=source_cache,
+        seeds=seeds,
+        **options,
+    )
+    return output.sequence, output.cache
+
+
 def feed_forward(weights, inputs, activation):
     """Computes `W_2 f(W_1 x + b_1) + b_2`, (B, T, D) -> (B, T, D), as a pure function of arrays.
 
@@ -440,6 +461,7 @@ class TransformerBlock(keras.layers.Layer):
         cache_index: int | Tensor | None = None,
         source_cache: Tensor | None = None,
         return_weights: bool = False,
+        compiled: bool = False,
     ) -> BlockOutput:
         """Computes the block in inference, with attention weights and a cache.
 
@@ -447,6 +469,7 @@ class TransformerBlock(keras.layers.Layer):
             inputs, padding_mask, attention_mask, causal, source, source_mask: As in a call.
             cache, cache_index, return_weights: As in `MultiHeadAttention.run`.
             source_cache: `cross_attention.keys_and_values(source)`, in place of `source`.
+            compiled: If True, steps with a `cache` run as a program of `torch.compile`.
 
         Returns:
             A `BlockOutput`.
@@ -464,9 +487,16 @@ class TransformerBlock(keras.layers.Layer):
         if source_mask is not None:
             keys = source if source_cache is None else source_cache[:, 0]
             source_mask = visible(inputs, keys, source_mask)
+        inputs = ops.convert_to_tensor(inputs, dtype=self.compute_dtype)
+        options = self._options(training=False)
+        if compiled and source is None and not return_weights:
+            caches = cache, cache_index, source_cache
+            arrays = self.arrays(), inputs, mask, source_mask, *caches
+            sequence, cache = run_compiled(block_step, arrays, None, options)
+            return BlockOutput(sequence, cache=cache)
         return transformer_block(
             self.arrays(),
-            ops.convert_to_tensor(inputs, dtype=self.compute_dtype),
+            inputs,
             mask,
             source,
             source_mask,
@@ -474,7 +504,7 @@ class TransformerBlock(keras.layers.Layer):
             cache_index=cache_index,
             source_cache=source_cache,
             return_weights=return_weights,
-            **self._options(training=False),
+            **options,
         )
 
     def arrays(self) -> dict[str, Any]:

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from keras import ops
 
+from keras_plm.decoding import beam_search, greedy
 from keras_plm.layers import TransformerStack, _fused_layers, compile_blocks, recompute_blocks
-from keras_plm.models import BERT
+from keras_plm.models import BERT, GPT, Transformer
 from keras_plm.pretraining import MaskedLM
 from tests.helpers.checks import assert_close, to_numpy
 
@@ -136,6 +137,36 @@ def test_blocks_share_a_program_for_any_shape():
             stack(RNG.normal(size=(2, length, 8)).astype("float32"), training=True)
         counts.append(counters["stats"]["unique_graphs"] - before)
     assert counts[0] == counts[1] <= 4  # one for the first shape, one for all others
+
+
+def writers():
+    size = {"num_layers": 3, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 12}
+    return {"gpt": GPT(20, **size, max_sequence_length=20), "transformer": Transformer(20, **size)}
+
+
+@on_torch
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["gpt", "transformer"])
+def test_decoded_tokens_equal_those_of_uncompiled_blocks(name):
+    from torch._dynamo.utils import counters
+
+    model = writers()[name]
+    ids = RNG.integers(4, 20, (2, 5)).astype("int32")
+    inputs = {"token_ids": ids, "padding_mask": PADDING}
+
+    def decoded(count):
+        found = greedy(model, inputs, 0, -1, max_new_tokens=count)
+        return found, beam_search(model, inputs, 0, -1, max_new_tokens=count, num_beams=3)
+
+    plain = {count: decoded(count) for count in (4, 6, 9)}
+    compile_blocks(model)
+    programs = []
+    for count, wanted in plain.items():
+        for result, expected in zip(decoded(count), wanted, strict=True):
+            np.testing.assert_array_equal(result.token_ids, expected.token_ids)
+            assert_close(result.scores, expected.scores, 1e-4)
+        programs.append(counters["stats"]["unique_graphs"])
+    assert programs[1] == programs[2]  # no new program for another number of tokens
 
 
 @on_torch

@@ -1,4 +1,4 @@
-"""A training step reads no number from the device, which would make a GPU wait."""
+"""A step reads no number from the device, which would make a GPU wait; decoding reads one."""
 
 import keras
 import numpy as np
@@ -6,6 +6,7 @@ import pytest
 
 from keras_plm.data.corpus import TokenStream
 from keras_plm.data.task import Example
+from keras_plm.decoding import beam_search, greedy, sample
 from keras_plm.heads import (
     CoreferenceResolver,
     CRFTagger,
@@ -121,6 +122,29 @@ def test_a_training_step_reads_no_number(name, tmp_path):
     for _ in range(2):
         model.train_step(batch)  # builds the model and the optimizer
     assert waits(lambda: model.train_step(batch), sent=False) == 0
+
+
+SOURCE = {"token_ids": np.array([[4, 5, 6], [7, 8, 0]], "int32")}
+SOURCE["padding_mask"] = SOURCE["token_ids"] > 0
+WRITERS = {
+    "gpt": lambda: GPT(len(WORDS), **TINY),
+    "recurrent": lambda: RecurrentLM(len(WORDS), 1, 8, 8),
+    "seq2seq": lambda: Seq2Seq(11, 4, 6),
+    "transformer": lambda: Transformer(11, 2, 2, 8),
+}
+
+
+@pytest.mark.parametrize("strategy", [greedy, sample, beam_search])
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_decoded_token_reads_one_number(name, strategy):
+    """It is whether all texts are finished."""
+    model = WRITERS[name]()
+
+    def reads(count):
+        return waits(lambda: strategy(model, SOURCE, 0, -1, max_new_tokens=count), sent=False)
+
+    reads(2)  # builds the model
+    assert reads(6) - reads(2) == 4
 
 
 def test_reads_are_counted():
