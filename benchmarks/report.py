@@ -21,6 +21,7 @@ from keras_plm.experiments.results import ResultFolder, marked, read_results
 
 CHECKS = {
     "check_devices": "Several devices next to one",
+    "check_padding": "Padding of training batches",
     "check_scaling": "Many devices, by formulas",
 }
 

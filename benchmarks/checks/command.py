@@ -1,4 +1,4 @@
-"""The command `check`: resuming after kills, writers, probes, several devices, and scaling."""
+"""The command `check`: resuming after kills, writers, probes, padding, devices, and scaling."""
 
 from benchmarks import RESULTS
 
@@ -9,7 +9,7 @@ def add_check(commands):
     text = "check properties of training that need more than a test"
     parser = commands.add_parser("check", help=text, description=text)
     checks = parser.add_subparsers(dest="check", required=True, metavar="CHECK")
-    for add in (_add_resume, _add_writers, _add_probes, _add_devices, _add_scaling):
+    for add in (_add_resume, _add_writers, _add_probes, _add_padding, _add_devices, _add_scaling):
         add(checks)
     for check in checks.choices.values():
         add_debug_flag(check)
@@ -91,6 +91,25 @@ def _run_probes(flags):
     check_probes(
         flags.encoder, flags.data, flags.feature_cache, flags.out, console.print, flags.max_cache_gb
     )
+
+
+def _add_padding(checks):
+    text = "count the tokens that several kinds of padding add to the batches of tasks"
+    parser = checks.add_parser("padding", help=text, description=text)
+    parser.add_argument("--data", required=True, metavar="DIR", help="read tasks and books here")
+    parser.add_argument(
+        "--encoder", default="all-MiniLM-L6-v2", metavar="DIR",
+        help="read the tokenizer of this folder or name (default all-MiniLM-L6-v2)",
+    )  # fmt: skip
+    parser.add_argument("--out", required=True, metavar="FILE", help="JSON file to write")
+    parser.set_defaults(run=_run_padding)
+
+
+def _run_padding(flags):
+    from benchmarks.checks.padding import check_padding
+    from keras_plm.experiments.progress import console
+
+    check_padding(flags.data, flags.out, flags.encoder, progress=console.print)
 
 
 def _add_devices(checks):

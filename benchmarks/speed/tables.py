@@ -1,8 +1,8 @@
-"""Tables of the result files of the commands `speed`, `check devices` and `check scaling`."""
+"""Tables of the result files of `speed`, `check devices`, `check scaling` and `check padding`."""
 
 from pathlib import Path
 
-from benchmarks.checks import devices, scaling
+from benchmarks.checks import devices, padding, scaling
 from benchmarks.speed import measurements  # noqa: F401 (registers all of them)
 from benchmarks.speed.registry import suites
 from keras_plm.experiments.results import read_json
@@ -35,8 +35,9 @@ def speed_tables(folder):
     }
     if paths := _files(folder, devices.RESULTS):
         tables[devices.RESULTS] = devices.markdown(paths)
-    if (folder / scaling.FILE).is_file():
-        tables[Path(scaling.FILE).stem] = scaling.markdown(folder / scaling.FILE)
+    for check in (scaling, padding):
+        if (folder / check.FILE).is_file():
+            tables[Path(check.FILE).stem] = check.markdown(folder / check.FILE)
     return tables
 
 

@@ -12,6 +12,8 @@ import numpy as np
 from keras_plm.data.class_weight import weights_of
 from keras_plm.files.arguments import check_whole
 
+SORTED_BATCHES = 8  # batches of a bucket whose rows are sorted by length together
+
 
 def bucket_lengths(lengths, buckets=4, multiple=8, longest=None):
     """Chooses the static lengths that pad rows of these lengths least.
@@ -64,6 +66,12 @@ def few_lengths(longest):
     return lengths
 
 
+def _sorted_in_parts(rows, lengths, size):
+    """Sorts consecutive parts of `size` rows by their lengths."""
+    parts = (rows[first : first + size] for first in range(0, len(rows), size))
+    return np.concatenate([part[np.argsort(lengths[part], kind="stable")] for part in parts])
+
+
 def _in_steps(lengths):
     """Rounds lengths up to multiples of 8, and above 128 to steps of 12.5 %."""
     octaves = np.ceil(np.log2(np.maximum(lengths, 128))).astype(int)  # (128, 256] is the eighth
@@ -76,11 +84,14 @@ class Batches(keras.utils.PyDataset):
 
     Each row goes to the shortest bucket that holds it. A bucket forms equal batches, and its
     remaining rows move to the next longer bucket. Only one batch of an epoch is therefore padded
-    with rows of weight 0. In training, the mean weight of every batch is 1, so the loss of a padded
-    batch is the mean over its real rows. In evaluation, losses and weighted metrics are means over
-    all real rows or words. `scale_weights=False` keeps the weights, for losses that are sums. The
-    logs of `fit` count the loss of a padded batch as that of a full one; `evaluate` and weighted
-    metrics of keras_plm's models count only real rows.
+    with rows of weight 0. In training, a batch holds random rows of similar lengths: the rows of
+    every eight batches of a bucket are sorted by length.
+
+    In training, the mean weight of every batch is 1, so the loss of a padded batch is the mean over
+    its real rows. In evaluation, losses and weighted metrics are means over all real rows or words.
+    `scale_weights=False` keeps the weights, for losses that are sums. The logs of `fit` count the
+    loss of a padded batch as that of a full one; `evaluate` and weighted metrics of keras_plm's
+    models count only real rows.
 
     Models of keras_plm evaluate training batches like those of `training=False`; a plain Keras
     model raises.
@@ -113,6 +124,9 @@ class Batches(keras.utils.PyDataset):
     Attributes:
         micro_batches: Number of micro-batches per batch, see `in_micro_batches`; these then count
             as batches.
+        pad_to_longest: If True and no `buckets` were given, pad a batch to its longest row instead
+            of its bucket. `fit` of keras_plm's models sets it under torch, which compiles no shape.
+        row_lengths: Function of an epoch that returns the (N,) lengths of its rows.
         step: Number of batches trained on, over all epochs. Set it to resume.
         carries_states: Whether a row continues in the next batch, on the same device.
 
@@ -153,7 +167,7 @@ class Batches(keras.utils.PyDataset):
         size = "tokens_per_batch" if batch_size is None else "batch_size"
         check_whole(tokens_per_batch if batch_size is None else batch_size, size, least=1)
         self._drawn_anew = callable(lengths)
-        self._lengths = lengths if callable(lengths) else lambda epoch: np.asarray(lengths)
+        self.row_lengths = lengths if callable(lengths) else lambda epoch: np.asarray(lengths)
         self.collate = collate
         self.training = training
         self.shuffle = shuffle
@@ -167,10 +181,11 @@ class Batches(keras.utils.PyDataset):
         self.distribution, self.micro_batches = None, 1
         self._rounded_to = shard[1]
         self.class_weight = None
+        self.pad_to_longest, self._chosen = False, buckets is None
         self.step, self._begun = 0, False
         self._plans, self._factors, self._has_targets = {}, None, None
 
-        first = self._lengths(0)
+        first = self.row_lengths(0)
         if not len(first):
             raise ValueError("There is nothing to batch. Received: no rows")
         if buckets is None and not training:
@@ -288,8 +303,13 @@ class Batches(keras.utils.PyDataset):
 
     def plan(self, epoch: int) -> list[tuple[int, np.ndarray]]:
         """Returns the batches of an epoch as a list of `(length, rows)`, rows padded with -1."""
+        return [(self._length(*batch), batch[-1]) for batch in self._planned(epoch)]
+
+    def _planned(self, epoch):
+        """Returns a list of `(bucket, longest row, rows)`."""
         if epoch not in self._plans:
-            plan = self._plan(epoch)
+            lengths, plan = np.asarray(self.row_lengths(epoch)), self._plan(epoch)
+            plan = [(bucket, int(lengths[rows[rows >= 0]].max()), rows) for bucket, rows in plan]
             # Lengths drawn for each epoch may give a few batches more or less.
             plan = [plan[i % len(plan)] for i in range(self._count)]
             # Keep two plans: after a resume, an epoch of Keras may span two plans.
@@ -297,8 +317,11 @@ class Batches(keras.utils.PyDataset):
             self._plans = {**dict(recent), epoch: plan}
         return self._plans[epoch]
 
+    def _length(self, bucket, longest, rows):
+        return longest if self.pad_to_longest and self._chosen else bucket
+
     def _plan(self, epoch):
-        lengths = np.asarray(self._lengths(epoch))
+        lengths = np.asarray(self.row_lengths(epoch))
         if lengths.max() > self.buckets[-1]:
             raise ValueError(
                 "No row may be longer than the last bucket. "
@@ -317,8 +340,10 @@ class Batches(keras.utils.PyDataset):
             rows = np.concatenate([left, order[bucket == i]])
             size = self.rows_per_batch(length)
             full = len(rows) // size * size
-            plan += [(length, part) for part in rows[:full].reshape(-1, size)]
-            left = rows[full:]
+            left, rows = rows[full:], rows[:full]
+            if full and self.training and self.shuffle and np.ptp(lengths[rows]):
+                rows = _sorted_in_parts(rows, lengths, size * SORTED_BATCHES)
+            plan += [(length, part) for part in rows.reshape(-1, size)]
         if len(left):
             # The shortest length that holds the remaining rows.
             longest = lengths[left].max()
@@ -375,7 +400,7 @@ class Batches(keras.utils.PyDataset):
     def rows(self, index: int) -> np.ndarray:
         """Returns the rows of batch `index` of this shard, padded with -1."""
         epoch, number, part = self._place(index)
-        rows = self.plan(epoch)[number][1]
+        rows = self._planned(epoch)[number][-1]
         rows = np.pad(rows, (0, -len(rows) % self.multiple), constant_values=-1)
         return self._own(rows, part)
 
@@ -409,7 +434,8 @@ class Batches(keras.utils.PyDataset):
 
     def _collate(self, epoch, number):
         """Returns a batch of an epoch over all shards, with weight 0 at rows that fill it up."""
-        length, rows = self.plan(epoch)[number]
+        batch = self._planned(epoch)[number]
+        length, rows = self._length(*batch), batch[-1]
         rng = np.random.default_rng([self.seed, epoch, number])
         real = rows >= 0
         x, y, weights = self.collate(np.where(real, rows, rows[0]), length, rng, epoch)

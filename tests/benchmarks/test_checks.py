@@ -1,5 +1,6 @@
-"""Processes that write one folder at the same time neither lose nor mix content."""
+"""The command `check`: several writers, probes, and padding."""
 
+import gzip
 import json
 import shutil
 import subprocess
@@ -8,10 +9,13 @@ import numpy as np
 import pytest
 
 from benchmarks.__main__ import main
-from benchmarks.checks import probes, writers
+from benchmarks.checks import padding, probes, writers
 from benchmarks.checks.probes import reference
 from benchmarks.checks.processes import run_together
 from benchmarks.checks.writers import KINDS, SETUP, try_writers
+from benchmarks.model_cards import WEIGHTS
+from benchmarks.speed.tables import speed_tables
+from keras_plm.data.batching import Batches
 
 pytestmark = pytest.mark.backend_neutral
 
@@ -46,6 +50,29 @@ resize("64m")
 kind().again()
 kind().check()
 """
+
+
+def test_padding_is_counted_by_hand():
+    lengths = [3] * 31 + [9] + [60] * 32
+    source = Batches(lengths, lambda *_: None, batch_size=32, buckets=None)
+    found, text = padding.tokens_computed(source), sum(lengths)
+    assert found["rows"] == 64 and found["mean_length"] == round(text / 64, 1)
+    all_rows, _, four_lengths, similar = found["ratios"].values()
+    assert all_rows == round(64 * 60 / text, 3)
+    assert four_lengths == round(32 * (16 + 64) / text, 3)
+    assert similar == round(32 * (9 + 60) / text, 3)
+
+
+def test_padding_of_pretraining_becomes_a_table(tmp_path, capsys):
+    (tmp_path / "books").mkdir()
+    text = "A girl reads a book. The boy sleeps in the old house. Rain falls.\n\n" * 60
+    with gzip.open(tmp_path / padding.BOOKS, "wt") as file:
+        file.write(text)
+    out = tmp_path / padding.FILE
+    found = padding.check_padding(tmp_path, out, WEIGHTS / "bert_mini", tasks=())
+    assert found["results"].keys() == {"masked words, books"}
+    assert speed_tables(tmp_path) == {"check_padding": padding.markdown(out)}
+    assert "| masked words, books |" in capsys.readouterr().out
 
 
 @pytest.mark.full

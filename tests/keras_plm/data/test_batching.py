@@ -65,6 +65,46 @@ def test_epoch_has_every_row_once_in_few_shapes():
 
 
 @pytest.mark.backend_neutral
+def test_rows_of_a_training_batch_have_similar_lengths():
+    lengths = np.random.default_rng(0).integers(3, 60, 2048)
+
+    def padded(epoch=0, **options):
+        source = Batches(lengths, collate, batch_size=16, **options)
+        source.pad_to_longest = True
+        return [(length, rows) for length, rows in source.plan(epoch)]
+
+    def tokens(plan):
+        return sum(length * len(rows) for length, rows in plan) / lengths.sum()
+
+    first, second = padded(), padded(epoch=1)
+    assert tokens(first) < 1.08 < 1.15 < tokens(padded(buckets=4))
+    for plan in (first, second):
+        np.testing.assert_array_equal(np.sort(np.concatenate([r for _, r in plan])), range(2048))
+        assert all(length == lengths[rows].max() for length, rows in plan)
+    partners = [{frozenset(rows.tolist()) for _, rows in plan} for plan in (first, second)]
+    assert not partners[0] & partners[1]
+    # Given lengths are kept.
+    assert {length for length, _ in padded(buckets=[32, 64])} == {32, 64}
+
+
+def test_only_torch_pads_a_training_batch_to_its_longest_row():
+    drawn = []
+
+    def noted(rows, length, rng, epoch):
+        drawn.append((length, tuple(rows.tolist())))
+        return {"row": np.ones((len(rows), length), "float32")}, np.ones(len(rows)), None
+
+    source = Batches(LENGTHS, noted, batch_size=8, seed=3)
+    assert source.has_targets
+    drawn.clear()
+    summing_model().fit(source, verbose=0)
+    longest = {(max(LENGTHS[list(rows)]), rows) for _, rows in drawn}
+    on_torch = keras.backend.backend() == "torch"
+    assert (set(drawn) <= longest) == on_torch
+    assert on_torch or {length for length, _ in drawn} <= set(source.buckets)
+    assert {length for length, _ in source.plan(0)} <= set(source.buckets)  # again after `fit`
+
+
 def test_only_one_batch_is_padded_and_padding_has_zero_weight():
     source = make()
     filled = [i for i in range(len(source)) if (source.rows(i) < 0).any()]
