@@ -293,7 +293,7 @@ class TestMultipleChoice:
             BERT(len(PIECES), **SIZE), PIECES
         )  # fmt: skip
         train = chosen(96)
-        method = FineTune(**{**FAST, "epochs": 12})
+        method = FineTune(**{**FAST, "epochs": 30})
         fitted = method.fit(model, MultipleChoice, tokenizer, train, chosen(24, 1))
         found = fitted.predict(train)
         assert metrics.accuracy([e.label for e in train], found) > 0.6
