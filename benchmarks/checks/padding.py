@@ -1,8 +1,8 @@
 """Counts the tokens that a model computes for each token of text, with several kinds of padding.
 
 `python -m benchmarks check padding --data DATA` forms the training batches of tasks and of
-pre-training with masked words. It trains nothing, so the numbers do not depend on the machine. The
-ratio minus 1 is the most that packing of several texts into a row could save.
+pre-training with masked words. It trains nothing, so the numbers do not depend on the machine.
+Packing several texts into a row could at most divide the tokens by this ratio.
 """
 
 import dataclasses

@@ -179,11 +179,11 @@ class FitsBatches(Saveable):
             )
         _check_accumulation(self, source)
         options = {"shuffle": False, "callbacks": [StepCounter(source), *callbacks]}
-        x, before = source, source.class_weight
+        x, before, to_longest = source, source.class_weight, source.pad_to_longest
         weights = before if class_weight is None else self._class_weights(class_weight)
         try:
             source.class_weight = weights
-            source.pad_to_longest = keras.backend.backend() == "torch"
+            source.pad_to_longest = to_longest or keras.backend.backend() == "torch"
             self._read_scaled(source)
             if keras.backend.backend() == "tensorflow":
                 x = source.tf_dataset()
@@ -193,7 +193,7 @@ class FitsBatches(Saveable):
             with _without_pooler_warning(), self._distributed(source, training=True):
                 return super().fit(x, *args, **options, **kwargs)
         finally:
-            source.class_weight, source.pad_to_longest = before, False
+            source.class_weight, source.pad_to_longest = before, to_longest
 
     def _read_scaled(self, source):
         """Records the scaling of the weights of `source`; a change retraces the step."""

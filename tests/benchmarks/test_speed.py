@@ -428,7 +428,7 @@ def test_work_on_a_gpu_is_timed_against_its_peer(tmp_path, monkeypatch, capsys):
         assert ours["ratios"].keys() == {speed_gpu.EAGER, speed_gpu.COMPILED}
         compiled = work["implementations"][speed_gpu.OURS_COMPILED]
         assert compiled["ratios"].keys() == {*ours["ratios"], speed_gpu.OURS_HALF}
-        assert compiled["first_seconds"] >= 0  # to a tenth of a second
+        assert "first_seconds" in compiled
         assert ("fraction_of_matrix_rate" in ours) == name.startswith("pre-train")
     assert (
         "| pre-train BERT base with dropout, 2x16, bfloat16: tokens | transformers, sdpa |" in table

@@ -249,6 +249,7 @@ def gpu_finetune(settings, inputs, size):
     lengths = np.clip(rng.lognormal(3.1, 0.5, count).round(), *LENGTHS).astype(int)
     ids = rng.integers(1000, VOCABULARY, (count, LENGTHS[1])).astype("int32")
     y = rng.integers(0, 2, count).astype("int32")
+    order = rng.permutation(count)  # of both peers
 
     def mask(rows, length):
         return np.arange(length) < lengths[rows][:, None]
@@ -270,7 +271,7 @@ def gpu_finetune(settings, inputs, size):
 
     def peer(compiled):
         batches = []
-        for rows in rng.permutation(count).reshape(-1, BATCH):
+        for rows in order.reshape(-1, BATCH):
             real = mask(rows, lengths[rows].max())
             token_ids = ids[rows, : real.shape[1]] * real
             batches.append({"input_ids": token_ids, "attention_mask": real, "labels": y[rows]})
