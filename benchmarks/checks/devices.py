@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.checks.resume import small_text
+from benchmarks.checks.resume import small_text, with_xla_flag
 from keras_plm.experiments.environment import environment
 from keras_plm.experiments.results import read_json
 from keras_plm.files.writing import write_json
@@ -187,7 +187,8 @@ def run(case, count, steps, threads=1, kept=None):
         for rank in range(processes):
             named, more = None, {"OMP_NUM_THREADS": str(threads), "TF_CPP_MIN_LOG_LEVEL": "3"}
             if backend == "jax":
-                more["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={count // processes}"
+                parts = f"--xla_force_host_platform_device_count={count // processes}"
+                more |= with_xla_flag(parts)
             if backend == "jax" and processes > 1:
                 named = {"coordinator": address, "num_processes": processes, "process_id": rank}
             if backend == "torch" and count > 1:  # like `torchrun`

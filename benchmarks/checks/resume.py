@@ -131,15 +131,20 @@ def _lines(process):
             yield from (line.decode() for line in lines)
 
 
+def with_xla_flag(flag):
+    """Returns the environment variable `XLA_FLAGS` of this process with another flag, as a dict."""
+    return {"XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flag}".strip()}
+
+
 def _environment(threads):
     """Returns the environment variables of a process with this number of threads."""
-    flags = f"--xla_cpu_multi_thread_eigen={'true' if threads > 1 else 'false'}"
+    one_thread = f"--xla_cpu_multi_thread_eigen={'true' if threads > 1 else 'false'}"
     return os.environ | {
         "OMP_NUM_THREADS": str(threads),
         "TF_NUM_INTRAOP_THREADS": str(threads),
         "TF_NUM_INTEROP_THREADS": str(threads),
         "TF_CPP_MIN_LOG_LEVEL": "3",
-        "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip(),
+        **with_xla_flag(one_thread),
     }
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from keras import ops
 
+from benchmarks.checks.resume import with_xla_flag
 from keras_plm.models.encoder import Encoder, weight_depths
 from keras_plm.tokenizers.characters import WIDTH
 from tests import ROOT
@@ -214,7 +215,7 @@ def on_two_devices(arguments, folder):
     backend = keras.backend.backend()
     start, more = ["-m", "keras_plm.cli"], {}
     if backend == "jax":
-        more = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+        more = with_xla_flag("--xla_force_host_platform_device_count=2")
     elif backend == "torch":
         start = ["-m", "torch.distributed.run", "--nproc-per-node", "2", *start]
     else:  # TensorFlow splits the processor only by a function call

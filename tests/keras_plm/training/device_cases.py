@@ -7,6 +7,7 @@ import sys
 import keras
 import numpy as np
 
+from benchmarks.checks.resume import with_xla_flag
 from keras_plm.data.batching import Batches
 from keras_plm.training.distribution import Distribution
 from keras_plm.training.fit import FitsBatches
@@ -57,7 +58,7 @@ class Wide(Plain):
 
 def begun(script, devices=1, environment=None):
     """Starts a Python process with a script, under JAX on `devices` parts of the processor."""
-    flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
+    flags = with_xla_flag(f"--xla_force_host_platform_device_count={devices}")
     flags |= environment or {}
     return subprocess.Popen(
         [sys.executable, "-W", "ignore", "-c", script], text=True, cwd=ROOT,

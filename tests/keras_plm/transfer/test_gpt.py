@@ -172,6 +172,7 @@ def test_classifier_reads_the_classify_token():
 
 class TestSimilarity:
     @pytest.mark.full
+    @pytest.mark.split_to("torch")  # compiles two models on the others
     def test_the_order_of_texts_does_not_matter(self, tmp_path):
         fitted = FineTune(**FAST).fit(gpt(), Classifier, TOKENIZER, pairs(), symmetric=True)
         assert fitted.pairs == "both_orders"
