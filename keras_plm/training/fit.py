@@ -16,6 +16,7 @@ from keras_plm.files.private_apis import build_for_training
 from keras_plm.files.saveable import Saveable
 from keras_plm.files.sequences import are_texts
 from keras_plm.training.distribution.one_device import Distribution
+from keras_plm.training.kept_numbers import kept_numbers
 
 
 class StepCounter(keras.callbacks.Callback):
@@ -317,16 +318,18 @@ class FitsBatches(Saveable):
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         self._in_training = training
-        loss = super().compute_loss(x, y, y_pred, sample_weight, training=training)
+        with kept_numbers():
+            loss = super().compute_loss(x, y, y_pred, sample_weight, training=training)
         return loss if self.parts_of_sum == 1 else loss * self.parts_of_sum
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        if self._in_training and self._scaled and sample_weight is not None:
-            if self._scaled_classes is None:
-                sample_weight = keras.tree.map_structure(_unscaled, sample_weight)
-            else:
-                sample_weight = _unscaled(sample_weight, y, self._scaled_classes)
-        return super().compute_metrics(x, y, y_pred, sample_weight)
+        with kept_numbers():
+            if self._in_training and self._scaled and sample_weight is not None:
+                if self._scaled_classes is None:
+                    sample_weight = keras.tree.map_structure(_unscaled, sample_weight)
+                else:
+                    sample_weight = _unscaled(sample_weight, y, self._scaled_classes)
+            return super().compute_metrics(x, y, y_pred, sample_weight)
 
     def get_metrics_result(self):
         if self.summed_over is None:

@@ -7,10 +7,13 @@ import keras
 from keras import ops
 
 from keras_plm.files.private_apis import adagrad_step, adamw_step, norms
+from keras_plm.training.kept_numbers import kept_numbers
 
 
 class _ByWholeSteps:
     """Updates schedules and weight averages once per step, not once per micro-batch.
+
+    On torch its steps do not wait for a GPU.
 
     Keras 3.15 evaluates schedules at the number of micro-batches: a learning rate decays too
     fast. It also updates averages after each micro-batch: unchanged weights enter them again.
@@ -27,6 +30,10 @@ class _ByWholeSteps:
                 f"Received: ema_overwrite_frequency={self.ema_overwrite_frequency}, "
                 f"gradient_accumulation_steps={self.gradient_accumulation_steps}"
             )
+
+    def apply(self, grads, trainable_variables=None):
+        with kept_numbers():
+            super().apply(grads, trainable_variables)
 
     def _clip_gradients(self, gradients):
         kinds = [keras.backend.standardize_dtype(gradient.dtype) for gradient in gradients]

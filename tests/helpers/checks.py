@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from unittest import mock
 
 import keras
 import numpy as np
@@ -52,8 +53,18 @@ def check_elsewhere(make, inputs):
     assert all(x.device.type == "meta" for x in keras.tree.flatten(outputs))
 
 
-def waits(call, sent=True):
-    """Counts GPU synchronizations of torch in a call: numbers read from tensors, or `sent` too."""
+def waits(call, sent=True, after_backward=False):
+    """Counts GPU synchronizations of torch in a call: numbers read from tensors, or `sent` too.
+
+    Args:
+        call: Function without arguments.
+        sent: Whether to count numbers that are sent.
+        after_backward: Whether to count only those after a backward pass.
+
+    Returns:
+        Their number.
+    """
+    import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
     names = ("_local_scalar_dense", "lift_fresh") if sent else ("_local_scalar_dense",)
@@ -65,7 +76,18 @@ def waits(call, sent=True):
             self.count += function.__name__.startswith(names)
             return function(*args, **(kwargs or {}))
 
-    with Counted() as counted:
+    backward = torch.Tensor.backward
+
+    def counted_from_here(loss, *args, **kwargs):
+        backward(loss, *args, **kwargs)
+        counted.count = 0
+
+    with (
+        Counted() as counted,
+        mock.patch.object(
+            torch.Tensor, "backward", counted_from_here if after_backward else backward
+        ),
+    ):
         call()
     return counted.count
 

@@ -1,4 +1,4 @@
-"""A step reads no number from the device, which would make a GPU wait; decoding reads one."""
+"""A step makes a GPU wait for no number; a decoded token reads one."""
 
 import keras
 import numpy as np
@@ -24,7 +24,10 @@ from keras_plm.pretraining import (
     masked_lm_batches,
 )
 from keras_plm.tokenizers import Words
+from keras_plm.training import kept_numbers
 from keras_plm.training.optimizers import BertAdamW
+from keras_plm.training.resume import set_seed
+from keras_plm.training.schedules import WarmupLinearDecay
 from tests.helpers import small_passages
 from tests.helpers.checks import waits
 from tests.helpers.small_encoders import TAGS, TOKENIZER, classifier, encoder, sentences, texts
@@ -114,14 +117,17 @@ STEPS = {
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_a_training_step_reads_no_number(name, tmp_path):
+def test_a_training_step_makes_a_gpu_wait_for_no_number(name, tmp_path, monkeypatch):
+    """Numbers sent before the backward pass cost little: Python takes longer than the GPU."""
+    monkeypatch.setattr(kept_numbers, "_copies_wait", lambda: True)  # as on a GPU
     model, batch = STEPS[name](tmp_path)
-    model.compile(BertAdamW(1e-3))
+    model.compile(BertAdamW(WarmupLinearDecay(1e-3, 20, 5), bias_correction=True))
     to_tensor = keras.ops.convert_to_tensor
     batch = keras.tree.map_structure(lambda x: None if x is None else to_tensor(x), batch)
     for _ in range(2):
-        model.train_step(batch)  # builds the model and the optimizer
+        model.train_step(batch)  # builds the model and the optimizer, and keeps the numbers
     assert waits(lambda: model.train_step(batch), sent=False) == 0
+    assert waits(lambda: model.train_step(batch), after_backward=True) == 0
 
 
 SOURCE = {"token_ids": np.array([[4, 5, 6], [7, 8, 0]], "int32")}
@@ -153,3 +159,32 @@ def test_reads_are_counted():
     assert waits(lambda: bool(keras.ops.all(x > 0)), sent=False) == 1
     assert waits(lambda: x + keras.ops.convert_to_tensor(1.0), sent=False) == 0
     assert waits(lambda: x + keras.ops.convert_to_tensor(1.0)) == 1
+
+
+def test_kept_numbers_do_not_change_training(monkeypatch):
+    def trained(away):
+        monkeypatch.setattr(kept_numbers, "_copies_wait", lambda: away)
+        set_seed(1)
+        model, batch = of_head(Tagger(encoder(), TAGS, tokenizer=TOKENIZER), sentences(8))
+        model.compile(BertAdamW(WarmupLinearDecay(1e-2, 20, 5), bias_correction=True))
+        logs = [model.train_on_batch(*batch, return_dict=True) for _ in range(3)]
+        return logs, model.get_weights()
+
+    (logs, weights), (other_logs, other_weights) = trained(True), trained(False)
+    assert logs == other_logs
+    assert all(np.array_equal(a, b) for a, b in zip(weights, other_weights, strict=True))
+
+
+def test_each_kept_number_is_a_tensor_of_its_own(monkeypatch):
+    monkeypatch.setattr(kept_numbers, "_copies_wait", lambda: True)
+    given = [1, True, 1.0, np.array([1, 2]), np.array([[1, 2]]), np.array([1.0, 2.0]), (1, 2)]
+    with kept_numbers.kept_numbers():
+        for _ in range(2):
+            for value in given:
+                tensor, wanted = keras.ops.convert_to_tensor(value), np.asarray(value)
+                assert tuple(tensor.shape) == wanted.shape
+                assert ("int" in str(tensor.dtype)) == (wanted.dtype.kind == "i")
+                assert np.array_equal(tensor, wanted)
+                tensor.fill_(0)  # the kept one stays
+        assert keras.ops.convert_to_tensor(1, "float64").dtype != tensor.dtype
+        assert float(keras.ops.maximum(keras.ops.zeros(()), 1.0)) == 1
