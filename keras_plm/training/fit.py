@@ -1,7 +1,7 @@
 """Training and evaluation of models on `Batches`, and outputs by row."""
 
 import contextlib
-import math
+import inspect
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -15,78 +15,9 @@ from keras_plm.data.class_weight import class_weights, weights_of
 from keras_plm.files.private_apis import build_for_training
 from keras_plm.files.saveable import Saveable
 from keras_plm.files.sequences import are_texts
+from keras_plm.training.callbacks import FiniteLoss, StepCounter, UnhurriedCallbacks
 from keras_plm.training.distribution.one_device import Distribution
 from keras_plm.training.kept_numbers import kept_numbers
-
-
-class StepCounter(keras.callbacks.Callback):
-    """Keeps `batches.step` equal to the number of trained steps.
-
-    Keras draws batches ahead, draws one to build a model, and may stop within an epoch.
-
-    Args:
-        batches: The `Batches` passed to `fit`.
-        before: Number of earlier steps on other batches.
-
-    Attributes:
-        steps: Number of finished steps, including those before this `fit`.
-    """
-
-    def __init__(self, batches: Batches, before: int = 0):
-        super().__init__()
-        self.steps = batches.step + before
-        self.follow(batches, before)
-
-    def follow(self, batches: Batches, before: int = 0) -> None:
-        """Continues with other batches; their step 0 is step `before`."""
-        self.batches, self.before = batches, before
-        self._begun = self.steps
-
-    def on_epoch_begin(self, epoch, logs=None):
-        self._begun = self.steps
-        self.batches.step = self.steps - self.before
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.steps = self._begun + batch + 1
-
-    def on_train_end(self, logs=None):
-        self.batches.step = self.steps - self.before
-
-
-class FiniteLoss(keras.callbacks.Callback):
-    """Ends training with an error after an epoch whose loss is not finite.
-
-    It reads the mean that `fit` reports after each epoch, so that no step waits for the device.
-    """
-
-    def on_epoch_end(self, epoch, logs=None):
-        check_loss(self.model, logs, f"in epoch {epoch + 1}")
-
-
-def check_loss(model, logs, when):
-    """Raises if the loss that `fit` or `evaluate` reports is not finite.
-
-    Args:
-        model: The compiled model.
-        logs: Metrics from Keras: a dict, or `None`.
-        when: Place for the error message, such as `"in epoch 2"`.
-
-    Raises:
-        FloatingPointError: If the loss is not finite; it names the step and the learning rate.
-    """
-    loss = (logs or {}).get("loss")
-    if loss is None or math.isfinite(loss := float(loss)):
-        return
-    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
-    rate = optimizer.get_config()["learning_rate"]
-    if isinstance(rate, dict):  # a schedule
-        rate = rate["config"].get("peak", float(optimizer.learning_rate))
-    raise FloatingPointError(
-        "The loss must be finite, but training diverged: choose a lower learning rate, clip the "
-        "gradients, or train in float32 instead of float16. "
-        f"Received: loss={loss} {when}, after step {int(optimizer.iterations)}, "
-        f"learning_rate={float(rate):g}"
-    )
 
 
 def check_outputs(outputs: np.ndarray) -> None:
@@ -179,7 +110,19 @@ class FitsBatches(Saveable):
                 f"Received: steps_per_epoch={kwargs['steps_per_epoch']}"
             )
         _check_accumulation(self, source)
-        options = {"shuffle": False, "callbacks": [StepCounter(source), *callbacks]}
+        given = inspect.signature(keras.Model.fit).bind(self, source, *args, **kwargs)
+        given.apply_defaults()
+        verbose, epochs = given.arguments["verbose"], given.arguments["epochs"]
+        callbacks = UnhurriedCallbacks(
+            [StepCounter(source), *callbacks],
+            add_history=True,
+            add_progbar=verbose != 0,
+            model=self,
+            verbose=verbose,
+            epochs=epochs,
+            steps=len(source),
+        )
+        options = {"shuffle": False, "callbacks": callbacks}
         x, before, to_longest = source, source.class_weight, source.pad_to_longest
         weights = before if class_weight is None else self._class_weights(class_weight)
         try:

@@ -18,7 +18,7 @@ import numpy as np
 from keras_plm.data.batching import Batches
 from keras_plm.files.arguments import check_whole
 from keras_plm.files.private_apis import build_for_training
-from keras_plm.training.fit import StepCounter
+from keras_plm.training.callbacks import StepCounter
 from keras_plm.training.processes import (
     anywhere,
     check_same_step,

@@ -10,7 +10,7 @@ import keras_plm
 from keras_plm.files.json_files import Whole, parse_json
 from keras_plm.files.opening import read_text
 from keras_plm.files.writing import explaining_no_room, write_text
-from keras_plm.training.fit import check_loss
+from keras_plm.training.callbacks import check_loss
 from keras_plm.training.processes import anywhere
 from keras_plm.training.stopping import StopRequest
 
@@ -22,6 +22,8 @@ def snapshot_name(step):
 
 class Snapshots(keras.callbacks.Callback):
     """Saves the encoder after chosen steps, each time to a new folder."""
+
+    reads_tensors = True
 
     def __init__(self, settings, state, objective, folder):
         super().__init__()
@@ -42,6 +44,7 @@ class Snapshots(keras.callbacks.Callback):
 class Meter(keras.callbacks.Callback):
     """Logs losses and speed of pre-training, and stops it after its last step."""
 
+    reads_tensors = True
     shape = {"step": Whole(), "seconds?": float}  # of a log line
 
     def __init__(self, settings, path, progress=None, every_seconds=10, chief=True):

@@ -12,8 +12,8 @@ from keras_plm.experiments.pretraining.run_folder import RunFolder, describe
 from keras_plm.experiments.pretraining.settings import Pretraining
 from keras_plm.files.locks import one_writer
 from keras_plm.tokenizers import open_text
+from keras_plm.training.callbacks import check_loss
 from keras_plm.training.distribution import Distribution, begun_processes, distribute
-from keras_plm.training.fit import check_loss
 from keras_plm.training.resume import TrainingState
 
 

@@ -45,6 +45,8 @@ def fit_resumed(model, batches, epochs, work, name, progress):
 class Clock(keras.callbacks.Callback):
     """Counts the seconds of training across stops, and shows its progress."""
 
+    reads_tensors = True
+
     def __init__(self, path, name, steps, progress, every_seconds=30):
         super().__init__()
         self.path, self.name, self.steps, self.progress = path, name, steps, progress
