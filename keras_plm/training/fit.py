@@ -15,6 +15,7 @@ from keras_plm.data.class_weight import class_weights, weights_of
 from keras_plm.files.private_apis import build_for_training
 from keras_plm.files.saveable import Saveable
 from keras_plm.files.sequences import are_texts
+from keras_plm.training._prefetch import sent_ahead
 from keras_plm.training.callbacks import FiniteLoss, StepCounter, UnhurriedCallbacks
 from keras_plm.training.distribution.one_device import Distribution
 from keras_plm.training.kept_numbers import kept_numbers
@@ -123,7 +124,7 @@ class FitsBatches(Saveable):
             steps=len(source),
         )
         options = {"shuffle": False, "callbacks": callbacks}
-        x, before, to_longest = source, source.class_weight, source.pad_to_longest
+        before, to_longest = source.class_weight, source.pad_to_longest
         weights = before if class_weight is None else self._class_weights(class_weight)
         try:
             source.class_weight = weights
@@ -134,6 +135,8 @@ class FitsBatches(Saveable):
                 if source.distribution is None and self.compiled and not self.train_function:
                     # Otherwise TensorFlow traces the first step twice: it creates variables.
                     build_for_training(self, source[0])
+            else:
+                x = sent_ahead(source)
             with _without_pooler_warning(), self._distributed(source, training=True):
                 return super().fit(x, *args, **options, **kwargs)
         finally:
@@ -286,8 +289,10 @@ class FitsBatches(Saveable):
         if not kwargs.get("_use_cached_eval_dataset"):
             x = self._checked(x, args[0] if args else kwargs.get("y"))
         source = x = x.for_evaluation() if isinstance(x, Batches) else x
-        if isinstance(x, Batches) and keras.backend.backend() == "tensorflow":
-            x = x.tf_dataset()  # Keras would take the signature from the first two batches
+        if isinstance(x, Batches):
+            on_tensorflow = keras.backend.backend() == "tensorflow"
+            # Keras would take the signature of a data set from the first two batches.
+            x = x.tf_dataset() if on_tensorflow else sent_ahead(x)
         with self._distributed(source, training=False):
             return super().evaluate(x, *args, **kwargs)
 

@@ -24,7 +24,7 @@ from keras_plm.pretraining import (
     masked_lm_batches,
 )
 from keras_plm.tokenizers import Words
-from keras_plm.training import kept_numbers
+from keras_plm.training import _prefetch, kept_numbers
 from keras_plm.training.optimizers import BertAdamW
 from keras_plm.training.resume import set_seed
 from keras_plm.training.schedules import WarmupLinearDecay
@@ -188,3 +188,26 @@ def test_each_kept_number_is_a_tensor_of_its_own(monkeypatch):
                 tensor.fill_(0)  # the kept one stays
         assert keras.ops.convert_to_tensor(1, "float64").dtype != tensor.dtype
         assert float(keras.ops.maximum(keras.ops.zeros(()), 1.0)) == 1
+
+
+def test_batches_that_are_sent_ahead_train_alike(monkeypatch):
+    import torch
+
+    pinned = []
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda x: pinned.append(x) or x.clone())
+
+    def trained(gpu):
+        monkeypatch.setattr(_prefetch, "_gpu", lambda: gpu)
+        set_seed(1)
+        model = Tagger(encoder(), TAGS, tokenizer=TOKENIZER)
+        model.compile(BertAdamW(1e-2))
+        data = model.batches(sentences(10), batch_size=4)
+        logs = model.fit(data, epochs=2, verbose=0).history
+        scores = model.evaluate(data, verbose=0, return_dict=True)
+        return logs, scores, model.get_weights(), data.step
+
+    *found, weights, step = trained("cpu")  # as on a GPU
+    assert pinned
+    *other, other_weights, other_step = trained(None)
+    assert found == other and step == other_step
+    assert all(np.array_equal(a, b) for a, b in zip(weights, other_weights, strict=True))
