@@ -9,7 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_plm.decoding.without_cache import without_cache
-from keras_plm.layers._fused_scan import compiled
+from keras_plm.layers._fused.programs import compiled
 from keras_plm.training.fit import check_outputs
 
 EXTRA_TOKENS = 50  # Vaswani et al. 2017, section 6.1: at most the source's length + 50
@@ -22,6 +22,7 @@ class Decoded(NamedTuple):
         token_ids: (B, U); from `beam_search` (B, K, U).
         scores: (B,); from `beam_search` (B, K).
 
+    >>> import numpy as np
     >>> decoded = Decoded(np.array([[5, 6]]), np.array([-1.5]))
     >>> decoded.token_ids.tolist(), decoded.scores.tolist()
     ([[5, 6]], [-1.5])

@@ -16,7 +16,7 @@ from keras_plm.heads.head import Head
 from keras_plm.heads.span_ranking import IMPOSSIBLE, SpanRanking, gather
 from keras_plm.heads.task_network import Placement, TaskNetwork
 from keras_plm.layers import LayerChoice
-from keras_plm.layers._fused_softmax import wide_dtype
+from keras_plm.layers._fused.softmax import wide_dtype
 from keras_plm.models import WordVectors
 from keras_plm.models.encoder import Encoder, check_encoder
 from keras_plm.tokenizers.subwords import SubwordTokenizer

@@ -36,7 +36,7 @@ from keras_plm.heads.encoded import Encoded, Frozen
 from keras_plm.heads.readers.reading import check_serves, read, texts_of
 from keras_plm.heads.task_network import COMBINES, Combine, Placement, TaskNetwork
 from keras_plm.layers import CharacterEncoder, Dropout, LayerChoice
-from keras_plm.layers._fused_softmax import wide_dtype
+from keras_plm.layers._fused.softmax import wide_dtype
 from keras_plm.models import WordVectors
 from keras_plm.models.encoder import Encoder
 from keras_plm.tokenizers.subwords import SubwordTokenizer

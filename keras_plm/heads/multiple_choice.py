@@ -14,7 +14,7 @@ from keras_plm.heads.encoded import chosen_pool
 from keras_plm.heads.head import Head, softmax
 from keras_plm.heads.task_network import TaskNetwork
 from keras_plm.layers import LayerChoice
-from keras_plm.layers._fused_softmax import wide_dtype
+from keras_plm.layers._fused.softmax import wide_dtype
 from keras_plm.models.encoder import Encoder
 from keras_plm.tokenizers.subwords import SubwordTokenizer
 

@@ -12,7 +12,7 @@ from keras_plm.data.task import Example
 from keras_plm.files.sequences import Tensor
 from keras_plm.heads.classifier import Classifier
 from keras_plm.layers import Dropout
-from keras_plm.layers._fused_softmax import wide_dtype
+from keras_plm.layers._fused.softmax import wide_dtype
 from keras_plm.models.encoder import Encoder
 from keras_plm.tokenizers.subwords import SubwordTokenizer
 

@@ -24,7 +24,7 @@ from keras_plm.heads.head import Head, softmax
 from keras_plm.heads.readers.reading import Spread, texts_of
 from keras_plm.heads.task_network import Placement, TaskNetwork
 from keras_plm.layers import Dropout, LayerChoice
-from keras_plm.layers._fused_softmax import wide_dtype
+from keras_plm.layers._fused.softmax import wide_dtype
 from keras_plm.metrics import squad_scores
 from keras_plm.models import WordVectors
 from keras_plm.models.encoder import Encoder, check_encoder

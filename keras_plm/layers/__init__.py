@@ -1,6 +1,8 @@
 """Layers of the models."""
 
-from keras_plm.layers._fused_layers import Dense, Dropout, LayerNormalization
+from keras_plm.layers._fused.dense import Dense
+from keras_plm.layers._fused.dropout import Dropout
+from keras_plm.layers._fused.layer_norm import LayerNormalization
 from keras_plm.layers.attention import (
     AdditiveAttention,
     Attention,
@@ -9,9 +11,7 @@ from keras_plm.layers.attention import (
     DotProductAttention,
     LocationAttention,
     ScaledDotProductAttention,
-    combine_masks,
     masked_softmax,
-    window_mask,
 )
 from keras_plm.layers.crf import (
     CRF,
@@ -27,13 +27,15 @@ from keras_plm.layers.embedding import (
     SinePositionEmbedding,
     TokenEmbedding,
 )
+from keras_plm.layers.feed_forward import FeedForward
 from keras_plm.layers.gru import AttentionDecoder, BidirectionalGRU
 from keras_plm.layers.lstm import LSTM, CarriedStates, LSTMStack, ProjectedLSTM, reverse_rows
+from keras_plm.layers.masks import combine_masks, window_mask
 from keras_plm.layers.multi_head_attention import MultiHeadAttention
 from keras_plm.layers.pooling import POOLINGS, LayerChoice, Pooling, ScalarMix
 from keras_plm.layers.sampled_softmax import SampledSoftmax, expected_counts, log_uniform_words
 from keras_plm.layers.transformer import TransformerStack, compile_blocks, recompute_blocks
-from keras_plm.layers.transformer_block import FeedForward, TransformerBlock
+from keras_plm.layers.transformer_block import TransformerBlock
 
 __all__ = [
     "LSTM",

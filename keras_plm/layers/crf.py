@@ -10,7 +10,7 @@ import numpy as np
 from keras import ops
 
 from keras_plm.files.sequences import Tensor, as_names
-from keras_plm.layers._fused_scan import fold
+from keras_plm.layers._fused.scan import fold
 
 FAR = -1e30  # a finite score for impossible tags
 # Prefixes of a span by scheme: first, inner and last word of several, a single word.
@@ -40,6 +40,7 @@ class CRF(keras.layers.Layer):
         (B, T, K, K) float32, indexed by the tag of the previous step and the tag of this step.
         At the first step all K rows are the same.
 
+    >>> import numpy as np
     >>> layer = CRF()
     >>> tuple(layer(np.ones((2, 4, 3)), padding_mask=np.ones((2, 4), bool)).shape)
     (2, 4, 3, 3)
@@ -97,6 +98,8 @@ def crf_losses(tags: Tensor, scores: Tensor) -> Tensor:
     Returns:
         (B, T) float32.
 
+    >>> import numpy as np
+    >>> from keras import ops
     >>> scores = np.zeros((1, 2, 3, 3), "float32")  # all 9 pairs of tags are equally likely
     >>> round(float(ops.sum(crf_losses(np.array([[0, 2]]), scores))), 4), round(float(np.log(9)), 4)
     (2.1972, 2.1972)
@@ -134,6 +137,7 @@ class CRFLoss(keras.losses.Loss):
     Returns:
         A scalar.
 
+    >>> import numpy as np
     >>> tags, scores = np.array([[0, 2]]), np.zeros((1, 2, 3, 3), "float32")
     >>> round(float(CRFLoss()(tags, scores)), 4)  # log 3 a word
     1.0986
@@ -163,6 +167,7 @@ def viterbi(scores: np.ndarray, allowed: np.ndarray | None = None) -> tuple[list
     Raises:
         ValueError: If T is 0.
 
+    >>> import numpy as np
     >>> scores = np.array([[[0.0, 1.0], [0.0, 1.0]], [[0.0, 0.0], [3.0, 0.0]]])
     >>> tags, score = viterbi(scores)
     >>> tags, float(score)
@@ -200,6 +205,7 @@ def marginals(scores: np.ndarray) -> np.ndarray:
     Returns:
         (T, K). Each step sums to 1.
 
+    >>> import numpy as np
     >>> scores = np.array([[[0.0, 1.0], [0.0, 1.0]], [[0.0, 0.0], [3.0, 0.0]]])
     >>> marginals(scores).round(3).tolist()
     [[0.034, 0.966], [0.937, 0.063]]

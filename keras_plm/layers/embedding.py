@@ -7,7 +7,7 @@ import numpy as np
 from keras import ops
 
 from keras_plm.files.sequences import Tensor
-from keras_plm.layers._fused_layers import Dense, by_rows
+from keras_plm.layers._fused.dense import Dense, by_rows
 
 
 def rows_of(table, ids):

@@ -7,9 +7,10 @@ import keras
 from keras import ops
 
 from keras_plm.files.sequences import Tensor
-from keras_plm.layers._fused_layers import Dense
-from keras_plm.layers._fused_scan import scan
-from keras_plm.layers.attention import Attention, check_masks, combine_masks
+from keras_plm.layers._fused.dense import Dense
+from keras_plm.layers._fused.scan import scan
+from keras_plm.layers.attention import Attention
+from keras_plm.layers.masks import check_masks, combine_masks
 
 
 @keras.saving.register_keras_serializable("keras_plm")

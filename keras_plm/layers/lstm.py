@@ -11,8 +11,8 @@ import numpy as np
 from keras import ops
 
 from keras_plm.files.sequences import Tensor
-from keras_plm.layers._fused_layers import Dropout
-from keras_plm.layers._lstm_kernel import lstm
+from keras_plm.layers._fused.dropout import Dropout
+from keras_plm.layers._fused.lstm import lstm
 
 
 def reverse_rows(x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
@@ -25,6 +25,8 @@ def reverse_rows(x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
     Returns:
         (B, T, D). A second application restores `x`.
 
+    >>> import numpy as np
+    >>> from keras import ops
     >>> x, mask = np.array([[[1], [2], [3], [0]]]), np.array([[True, True, True, False]])
     >>> ops.convert_to_numpy(reverse_rows(x, mask))[0, :, 0].tolist()
     [3, 2, 1, 0]
@@ -68,6 +70,7 @@ class LSTM(keras.layers.Layer):
     Raises:
         ValueError: If `units` is less than 1.
 
+    >>> import numpy as np
     >>> tuple(LSTM(units=3)(np.ones((2, 5, 4))).shape)
     (2, 5, 3)
     """
@@ -142,6 +145,7 @@ class ProjectedLSTM(keras.layers.Layer):
     Raises:
         ValueError: If a size or a clip is not positive.
 
+    >>> import numpy as np
     >>> layer = ProjectedLSTM(units=6, projection_dim=3)
     >>> sequence, (m, c) = layer(np.ones((2, 5, 4)), return_state=True)
     >>> tuple(sequence.shape), tuple(m.shape), tuple(c.shape)
@@ -267,6 +271,7 @@ class LSTMStack(keras.layers.Layer):
     Raises:
         ValueError: If `num_layers` is less than 1.
 
+    >>> import numpy as np
     >>> layers = LSTMStack(num_layers=2, units=6, projection_dim=3)(np.ones((2, 5, 3)))
     >>> len(layers), tuple(layers[1].shape)
     (2, (2, 5, 3))
@@ -394,6 +399,8 @@ class CarriedStates(keras.layers.Layer):
     Raises:
         ValueError: If `rows` is less than 1, or a batch has more.
 
+    >>> import numpy as np
+    >>> from keras import ops
     >>> layer = CarriedStates(LSTMStack(num_layers=1, units=6, projection_dim=3), rows=2)
     >>> first, second = (ops.convert_to_numpy(layer(np.ones((2, 5, 3)))[0]) for _ in range(2))
     >>> bool(np.allclose(first, second))  # the second batch does not start with zeros

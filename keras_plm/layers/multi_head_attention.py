@@ -10,15 +10,17 @@ import keras
 from keras import ops
 
 from keras_plm.files.sequences import Tensor
-from keras_plm.layers._fused_layers import Dense, Dropout, dense, dropout
-from keras_plm.layers._fused_softmax import (
+from keras_plm.layers._fused.attention import (
     fused_attention,
     fused_is_slow,
     kernel_drops,
     scaled_scores,
     write_cache,
 )
-from keras_plm.layers.attention import softmax, visible
+from keras_plm.layers._fused.dense import Dense, dense
+from keras_plm.layers._fused.dropout import Dropout, dropout
+from keras_plm.layers.attention import softmax
+from keras_plm.layers.masks import visible
 
 
 class AttentionOutput(NamedTuple):

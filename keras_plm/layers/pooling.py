@@ -8,7 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_plm.files.sequences import Tensor, as_names
-from keras_plm.layers._fused_softmax import wide_dtype
+from keras_plm.layers._fused.softmax import wide_dtype
 
 
 @keras.saving.register_keras_serializable("keras_plm")

@@ -8,8 +8,8 @@ import numpy as np
 from keras import ops
 
 from keras_plm.files.sequences import Tensor
-from keras_plm.layers._fused_scan import fold
-from keras_plm.layers._fused_softmax import row_logsumexp, row_softmax
+from keras_plm.layers._fused.scan import fold
+from keras_plm.layers._fused.softmax import row_logsumexp, row_softmax
 from keras_plm.layers.embedding import rows_of
 
 LOGITS = 1 << 21  # number of logits that fit the processor's cache
@@ -165,6 +165,7 @@ def log_uniform_words(
         `(ids, counts, tries)`: (S,) int32; (S,) float32, the expected count of each word; and the
         number of draws, for `expected_counts` of other words.
 
+    >>> import numpy as np
     >>> ids, counts, tries = log_uniform_words(np.random.default_rng(0), 1000, 100)
     >>> len(set(ids.tolist())), bool((ids < 10).sum() >= 5)
     (100, True)
@@ -192,6 +193,7 @@ def expected_counts(ids: np.ndarray, vocabulary_size: int, tries: int) -> np.nda
     Returns:
         (...) float32.
 
+    >>> import numpy as np
     >>> [round(float(x), 3) for x in expected_counts(np.array([0, 100]), 1000, tries=100)]
     [1.0, 0.133]
     """
@@ -226,6 +228,7 @@ class SampledSoftmax(keras.layers.Layer):
     Returns:
         (...) -log p(true word), float32.
 
+    >>> import numpy as np
     >>> layer = SampledSoftmax(vocabulary_size=7)
     >>> tuple(layer(np.ones((2, 3, 4)), target_ids=np.ones((2, 3), "int32")).shape)
     (2, 3)

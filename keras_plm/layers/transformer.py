@@ -8,7 +8,8 @@ from keras import ops
 
 from keras_plm.files.private_apis import every_layer
 from keras_plm.files.sequences import Tensor
-from keras_plm.layers._fused_layers import LayerNormalization, check_compiles_blocks
+from keras_plm.layers._fused.layer_norm import LayerNormalization
+from keras_plm.layers._fused.programs import check_compiles_blocks
 from keras_plm.layers.transformer_block import TransformerBlock
 
 
@@ -262,6 +263,7 @@ def compile_blocks(model: keras.Model) -> None:
         ValueError: If the model has no `TransformerStack`; or under JAX and TensorFlow, which
             compile whole steps.
 
+    >>> import keras
     >>> from keras_plm.layers import TransformerStack
     >>> x = keras.Input((3, 4))
     >>> stack = TransformerStack(num_layers=1, num_heads=2, hidden_dim=4, intermediate_dim=8)
@@ -287,6 +289,7 @@ def recompute_blocks(model: keras.Model) -> None:
     Raises:
         ValueError: If the model has no `TransformerStack`.
 
+    >>> import keras
     >>> from keras_plm.layers import TransformerStack
     >>> x = keras.Input((3, 4))
     >>> stack = TransformerStack(num_layers=1, num_heads=2, hidden_dim=4, intermediate_dim=8)

@@ -10,8 +10,8 @@ from keras import ops
 
 from keras_plm.data.batching import Batches
 from keras_plm.layers import Dense, Dropout, TokenEmbedding
-from keras_plm.layers._fused_scan import compiled
-from keras_plm.layers._fused_softmax import token_cross_entropy
+from keras_plm.layers._fused.programs import compiled
+from keras_plm.layers._fused.softmax import token_cross_entropy
 from keras_plm.training.fit import FitsBatches, check_outputs
 from keras_plm.training.losses import TokenCrossEntropy
 from keras_plm.training.optimizers import BertAdamW

@@ -12,8 +12,8 @@ from keras_plm.data.batching import Batches
 from keras_plm.data.corpus import TokenStream, check_is_stream
 from keras_plm.files.sequences import Tensor
 from keras_plm.layers import Dense, LayerNormalization, TokenEmbedding
-from keras_plm.layers._fused_layers import add_bias
-from keras_plm.layers.transformer_block import ACTIVATIONS
+from keras_plm.layers._fused.dense import add_bias
+from keras_plm.layers.feed_forward import ACTIVATIONS
 from keras_plm.models.encoder import Encoder
 from keras_plm.pretraining.masked_inputs import (
     choose_positions,

@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from keras_plm.files.sequences import Tensor
-from keras_plm.layers._fused_softmax import token_cross_entropy
+from keras_plm.layers._fused.softmax import token_cross_entropy
 
 
 @keras.saving.register_keras_serializable("keras_plm")
@@ -135,6 +135,7 @@ class MeanLoss(keras.metrics.Mean):
     Returns:
         The mean so far, a scalar.
 
+    >>> import keras
     >>> import numpy as np
     >>> metric = MeanLoss(keras.losses.MeanSquaredError(reduction="sum"))
     >>> metric.update_state(np.array([[1.0], [3.0]]), np.zeros((2, 1)))

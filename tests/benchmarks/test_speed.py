@@ -35,9 +35,9 @@ from keras_plm.layers import (
     MultiHeadAttention,
     ProjectedLSTM,
     TransformerBlock,
-    _fused_softmax,
     multi_head_attention,
 )
+from keras_plm.layers._fused.attention import fused_attention, fused_is_slow
 from keras_plm.models import BERT, BERT_SIZES, GPT, Transformer
 from keras_plm.pretraining import MaskedLM
 from keras_plm.tokenizers import WordPiece
@@ -203,7 +203,7 @@ def test_dropout_disables_fused_attention_in_training(training, fused, monkeypat
 
     def spy(*arguments):
         calls.append(1)
-        return _fused_softmax.fused_attention(*arguments)
+        return fused_attention(*arguments)
 
     monkeypatch.setattr(multi_head_attention, "fused_attention", spy)
     x = np.ones((2, 3, 8), "float32")
@@ -222,15 +222,15 @@ def test_fused_path_depends_on_precision_and_length(monkeypatch):
         pytest.skip("other backends have one path")
     few, many = torch.zeros(1, 128, 1, 1), torch.zeros(1, 512, 1, 1)
     if few.device.type == "cpu":
-        assert not _fused_softmax.fused_is_slow(few, few, training=True)
+        assert not fused_is_slow(few, few, training=True)
         half = few.bfloat16()
-        assert _fused_softmax.fused_is_slow(half, half, training=False)
-        assert _fused_softmax.fused_is_slow(many.bfloat16(), many.bfloat16(), training=True)
-        assert not _fused_softmax.fused_is_slow(many.bfloat16(), many.bfloat16(), training=False)
+        assert fused_is_slow(half, half, training=False)
+        assert fused_is_slow(many.bfloat16(), many.bfloat16(), training=True)
+        assert not fused_is_slow(many.bfloat16(), many.bfloat16(), training=False)
         torch.set_float32_matmul_precision("medium")
         try:
-            assert _fused_softmax.fused_is_slow(few, few, training=True)
-            assert not _fused_softmax.fused_is_slow(many, many, training=True)
+            assert fused_is_slow(few, few, training=True)
+            assert not fused_is_slow(many, many, training=True)
         finally:
             torch.set_float32_matmul_precision("highest")
 

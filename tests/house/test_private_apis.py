@@ -21,8 +21,7 @@ from tests.helpers.checks import assert_close, to_numpy
 
 LIBRARY = sorted((ROOT / "keras_plm").rglob("*.py"))
 ASKS_FOR_THE_BACKEND = (
-    "keras_plm/layers/_fused_",
-    "keras_plm/layers/_lstm_kernel.py",
+    "keras_plm/layers/_fused/",
     "keras_plm/training/",
     "keras_plm/checkpoints/saved_model.py",
     "keras_plm/experiments/",  # records the backend, chooses devices

@@ -19,7 +19,7 @@ from benchmarks.speed.clock import Comparison
 from benchmarks.speed.registry import Suite, measurement
 from keras_plm.heads.readers import BiLSTM
 from keras_plm.layers import ProjectedLSTM, reverse_rows
-from keras_plm.layers._fused_scan import fold
+from keras_plm.layers._fused.scan import fold
 from keras_plm.models import ELMo
 from keras_plm.models.elmo import ELMO_SIZES
 from keras_plm.pretraining import BiLM

@@ -5,7 +5,7 @@ from keras import ops
 
 from keras_plm.files.sequences import Tensor
 from keras_plm.layers import masked_softmax
-from keras_plm.layers._fused_softmax import wide_dtype
+from keras_plm.layers._fused.softmax import wide_dtype
 
 
 @keras.saving.register_keras_serializable("keras_plm")

@@ -9,7 +9,7 @@ from keras import ops
 from keras_plm.files.arguments import check_number, check_whole
 from keras_plm.files.sequences import Tensor
 from keras_plm.layers import Dense, Dropout, Pooling, reverse_rows
-from keras_plm.layers._fused_scan import scan
+from keras_plm.layers._fused.scan import scan
 
 GATES = 5  # input, candidate, forget, output, highway
 

@@ -19,7 +19,7 @@ from keras_plm.files.sequences import Tensor
 from keras_plm.heads import Regressor
 from keras_plm.heads.head import Head
 from keras_plm.layers import LayerChoice
-from keras_plm.layers._fused_layers import dropout
+from keras_plm.layers._fused.dropout import dropout
 from keras_plm.transfer.feature_based import StoredRows
 from keras_plm.transfer.feature_store import FeatureStore
 from keras_plm.transfer.layer_choices import layer_choice

@@ -14,9 +14,7 @@ from keras_plm.layers import (
     LocationAttention,
     MultiHeadAttention,
     ScaledDotProductAttention,
-    combine_masks,
     masked_softmax,
-    window_mask,
 )
 from tests.helpers.checks import assert_close, check_layer, to_numpy
 
@@ -150,36 +148,6 @@ def test_worked_example_of_bahdanau():
     assert_close(ops.matmul(weights, annotations), np.array([[[0.75, 0.75]]]))
 
 
-def test_window_mask_hides_distant_keys():
-    mask = window_mask(T, S, window=1)
-    expected = [[abs(s - t) <= 1 for s in range(S)] for t in range(T)]
-    assert mask.tolist() == expected
-    query, value = normal(B, T, D), normal(B, S, D, seed=1)
-    _, weights = DotProductAttention()(query=query, value=value, attention_mask=mask)
-    assert ((to_numpy(weights) > 0) == mask).all()
-    with pytest.raises(ValueError, match="0 or more.*Received: window=-1"):
-        window_mask(2, 2, -1)
-
-
-@pytest.mark.backend_neutral
-@pytest.mark.parametrize(
-    "masks, message",
-    [
-        ({"padding_mask": np.ones((B, S + 1), bool)}, r"padding_mask.shape=\(2, 6\)"),
-        ({"padding_mask": np.ones((B, 1), bool)}, r"padding_mask.shape=\(2, 1\)"),
-        ({"padding_mask": np.ones((B, S), "float32")}, "True where a query may attend.*float32"),
-        ({"padding_mask": np.ones((B, T, S), bool)}, r"padding_mask.shape=\(2, 3, 5\)"),
-        ({"attention_mask": np.ones((B, S, T), bool)}, r"attention_mask.shape=\(2, 5, 3\)"),
-        ({"attention_mask": np.ones(S, bool)}, r"attention_mask.shape=\(5,\)"),
-    ],
-)
-@pytest.mark.parametrize("multi_head", [False, True])
-def test_masks_of_the_wrong_shape_are_refused(masks, message, multi_head):
-    layer = MultiHeadAttention(1, D) if multi_head else DotProductAttention()
-    with pytest.raises(ValueError, match=message):
-        layer(query=normal(B, T, D), value=normal(B, S, D), **masks)
-
-
 @pytest.mark.backend_neutral
 @pytest.mark.parametrize(
     "make, message",
@@ -237,14 +205,6 @@ def test_single_key_has_weight_one_without_warning():
     weights = layer.run(one, return_weights=True).weights
     for scores in (DotProductAttention()(query=one, value=one)[1], weights):
         assert_close(scores, np.ones(scores.shape), atol=0)
-
-
-def test_masks_combine():
-    padding = np.array([[True, True, False]])
-    allowed = np.array([[True, False, True], [True, True, True]])
-    mask = to_numpy(combine_masks(padding, allowed, causal_steps=(0, 2, 3)))
-    assert mask.tolist() == [[[True, False, False], [True, True, False]]]
-    assert combine_masks() is None
 
 
 class TestMultiHead:

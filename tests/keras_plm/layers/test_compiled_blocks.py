@@ -11,7 +11,8 @@ import pytest
 from keras import ops
 
 from keras_plm.decoding import beam_search, greedy
-from keras_plm.layers import TransformerStack, _fused_layers, compile_blocks, recompute_blocks
+from keras_plm.layers import TransformerStack, compile_blocks, recompute_blocks
+from keras_plm.layers._fused import programs
 from keras_plm.models import BERT, GPT, Transformer
 from keras_plm.pretraining import MaskedLM
 from tests.helpers.checks import assert_close, to_numpy
@@ -32,16 +33,16 @@ def without_kernels(request, monkeypatch):
     A test fails if a block could not be compiled, because it would compare uncompiled blocks.
     """
     failed = set()
-    monkeypatch.setattr(_fused_layers, "_FAILED", failed)
+    monkeypatch.setattr(programs, "_FAILED", failed)
     if ON_TORCH and "generated_code" not in request.node.name:
         import torch
 
         compiled = functools.partial(torch.compile, backend="aot_eager")
         monkeypatch.setattr(torch, "compile", compiled)
-    programs = _fused_layers._program
-    programs.cache_clear()
+    program = programs._program
+    program.cache_clear()
     yield
-    programs.cache_clear()
+    program.cache_clear()
     assert not failed or request.cls is TestFallback
 
 
@@ -179,7 +180,7 @@ class TestFallback:
 
             return fails
 
-        monkeypatch.setattr(_fused_layers, "_program", program)
+        monkeypatch.setattr(programs, "_program", program)
 
     def test_blocks_run_uncompiled_after_one_warning(self):
         stack = stack_of()
@@ -197,7 +198,7 @@ class TestFallback:
         stack.compiled = True
         with pytest.raises(RuntimeError, match="shape|size"):
             stack(X[..., :4])
-        assert not _fused_layers._FAILED
+        assert not programs._FAILED
 
 
 @pytest.mark.each_backend

@@ -20,8 +20,9 @@ from keras_plm.layers import (
     crf_losses,
     masked_softmax,
 )
-from keras_plm.layers._fused_layers import dense
-from keras_plm.layers._fused_softmax import scaled_scores, token_cross_entropy
+from keras_plm.layers._fused.attention import scaled_scores
+from keras_plm.layers._fused.dense import dense
+from keras_plm.layers._fused.softmax import token_cross_entropy
 from keras_plm.layers.attention import softmax
 from keras_plm.layers.multi_head_attention import split_heads
 from keras_plm.layers.sampled_softmax import row_products

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from keras_plm.layers import LayerChoice, Pooling, ScalarMix
-from keras_plm.layers._fused_softmax import float32_softmax
+from keras_plm.layers._fused.softmax import float32_softmax
 from tests.helpers.checks import assert_close, check_layer, to_numpy
 
 B, T, D, L = 2, 3, 5, 3

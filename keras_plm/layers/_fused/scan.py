@@ -1,4 +1,4 @@
-"""Loops over time, and compiled functions."""
+"""Loops over time."""
 
 import keras
 
@@ -79,32 +79,3 @@ def _tf_fold(step, state, inputs, reverse):
     # One step at a time: parallel steps would need the memory of all of them.
     _, state, kept = tf.while_loop(lambda t, *_: t < count, body, loop, parallel_iterations=1)
     return state, tuple(array.stack() for array in kept)
-
-
-def compiled(function, variables):
-    """Compiles a function of tensors that reads `variables`, if the backend compiles.
-
-    Args:
-        function: A function of tensors that returns a structure of tensors and changes no variable.
-        variables: All Keras variables that it reads.
-
-    Returns:
-        A function of NumPy arrays or tensors.
-    """
-    backend = keras.backend.backend()
-    if backend == "jax":
-        import jax
-
-        @jax.jit
-        def pure(values, *arguments):
-            with keras.StatelessScope(state_mapping=zip(variables, values, strict=True)):
-                return function(*arguments)
-
-        return lambda *arguments: pure([v.value for v in variables], *arguments)
-    if backend == "tensorflow":
-        import tensorflow as tf
-
-        return tf.function(function)
-    import torch
-
-    return torch.no_grad()(function)

@@ -14,7 +14,7 @@ import functools
 import keras
 from keras import ops
 
-from keras_plm.layers._fused_scan import fold
+from keras_plm.layers._fused.scan import fold
 
 
 def lstm(
