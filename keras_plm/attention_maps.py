@@ -31,6 +31,7 @@ def attention_weights(encoder: Encoder, inputs: Mapping[str, Tensor]) -> np.ndar
     Raises:
         ValueError: If the encoder is not made of Transformer blocks.
 
+    >>> import numpy as np
     >>> from keras_plm.models import GPT
     >>> encoder = GPT(13, num_layers=3, num_heads=2, hidden_dim=8, intermediate_dim=16)
     >>> ids = np.array([[2, 5, 6, 3]])

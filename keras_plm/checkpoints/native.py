@@ -88,6 +88,8 @@ def save(
             read them, or the encoder is quantized.
         OSError: If the folder cannot be written.
 
+    >>> from pathlib import Path
+    >>> import numpy as np
     >>> import tempfile
     >>> from keras_plm.models import WordVectors
     >>> encoder = WordVectors.from_vectors(["fine", "film"], np.eye(2))
@@ -168,6 +170,7 @@ def load(
         ImportError: If a needed package is not installed.
         ValueError: If a file is missing, unreadable, or does not fit the others.
 
+    >>> import numpy as np
     >>> import tempfile
     >>> from keras_plm.models import WordVectors
     >>> encoder = WordVectors.from_vectors(["fine", "film"], np.eye(2))
@@ -303,6 +306,8 @@ def average_weights(model: keras.Model, paths: Sequence[str | os.PathLike]) -> N
         ValueError: If there is no path, or a file is missing, damaged, not finite or of another
             model. The model then keeps its original weights.
 
+    >>> import keras
+    >>> import numpy as np
     >>> import tempfile
     >>> model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
     >>> with tempfile.TemporaryDirectory() as folder:

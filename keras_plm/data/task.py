@@ -301,6 +301,7 @@ def find_file(folder: str | os.PathLike | None, name: str) -> Path:
     Raises:
         ValueError: If there is no such file.
 
+    >>> from pathlib import Path
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     size = Path(folder, "train.tsv.gz").write_bytes(b"")

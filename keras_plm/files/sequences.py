@@ -41,6 +41,7 @@ def as_list(values, name, of="values"):
     Raises:
         ValueError: If it is a single string, has no order, or is a table of several columns.
 
+    >>> import numpy as np
     >>> as_list(np.array([True, False]), "labels")
     [True, False]
     """
@@ -131,6 +132,7 @@ def as_texts(values, name="texts", words=True, tuples=True):
     Raises:
         ValueError: As `as_list`, and if a text is missing or something else, with its row.
 
+    >>> import numpy as np
     >>> as_texts(np.array(["a b", "c"]))
     ['a b', 'c']
     """

@@ -169,6 +169,7 @@ class SpanF1(keras.metrics.Metric):
     Returns:
         The F1 so far, in [0, 1].
 
+    >>> import numpy as np
     >>> metric = SpanF1(["O", "B-X", "I-X"])
     >>> ids = np.array([[1, 2, 0]])
     >>> metric.update_state(ids, np.eye(3, dtype="float32")[ids])

@@ -46,6 +46,7 @@ class Encoder(Saveable, keras.Model):
     Raises:
         ValueError: If the inputs or outputs lack a part.
 
+    >>> import keras
     >>> @keras.saving.register_keras_serializable("examples")
     ... class BagOfTokens(Encoder):
     ...     def __init__(

@@ -142,6 +142,7 @@ class HalfSquaredError(keras.losses.Loss):
     Returns:
         The sum over the batch, not a mean: GloVe's steps are per pair, not per batch.
 
+    >>> import numpy as np
     >>> loss = HalfSquaredError()
     >>> float(loss(np.array([1.0, 2.0]), np.array([3.0, 2.0]), sample_weight=np.array([0.5, 1.0])))
     1.0
@@ -225,6 +226,7 @@ class GloVe(FitsByAdaGrad, keras.Model):
     Raises:
         ValueError: If a size is below 1.
 
+    >>> import numpy as np
     >>> text = np.array([3, 4, 5, 2, 3, 4, 2] * 9)
     >>> model = GloVe(6, hidden_dim=4)
     >>> history = model.fit(model.batches(*cooccurrences(text, 6, window=2)), verbose=0)

@@ -23,6 +23,7 @@ class Mixture:
         ValueError: If a weight is negative, or the sum or the number of weights is wrong. If a
             model does not return one number for each token.
 
+    >>> import numpy as np
     >>> from keras_plm.models import NGram
     >>> texts = [0, 1, 2, 0, 0, 2], [1, 1, 2]
     >>> models = [NGram(3, order=1, smoothing="mle").fit(text) for text in texts]

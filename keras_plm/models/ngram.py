@@ -75,6 +75,7 @@ class NGram:
         ValueError: If an argument is out of range, ids are not a flat array of integers in [0, V),
             or the text has no n-gram of this order.
 
+    >>> import numpy as np
     >>> model = NGram(4, order=2, smoothing="mle").fit([0, 1, 2, 0, 0, 2])
     >>> model.num_ngrams, model.distribution([0]).round(3).tolist()
     ([3, 5], [0.333, 0.333, 0.333, 0.0])

@@ -277,6 +277,7 @@ class Word2Vec(NeighbourModel):
     Raises:
         ValueError: If an argument is out of range.
 
+    >>> import numpy as np
     >>> text = np.array([3, 4, 5, 2] * 50)
     >>> model = Word2Vec(6, hidden_dim=4, window=2, row_length=8, noise_words=2)
     >>> history = model.fit(model.batches(text, tokens_per_batch=32, sample=None), verbose=0)

@@ -163,6 +163,7 @@ class WordVectors(Encoder):
         ValueError: If the vocabulary lacks a special word or has a word twice, or there are as many
             filters as features.
 
+    >>> import numpy as np
     >>> vectors = np.array([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0], [-0.6, 0.8]])
     >>> encoder = WordVectors.from_vectors(["king", "queen", "man", "woman"], vectors)
     >>> encoder.most_similar("king", count=2)

@@ -36,6 +36,7 @@ def attention(
         ValueError: If the rank is invalid, a token has no weight, there is no token, or a weight is
             negative or not a number.
 
+    >>> import numpy as np
     >>> figure = attention(np.eye(2), ["das", "Haus"], ["the", "house"])
     >>> len(figure.axes) >= 1
     True

@@ -60,6 +60,7 @@ class Perplexity(keras.metrics.Mean):
     Returns:
         The perplexity so far, a scalar.
 
+    >>> import numpy as np
     >>> metric = Perplexity()
     >>> metric.update_state(None, np.full((1, 2, 3), np.log(5)))
     >>> round(float(metric.result()), 3)

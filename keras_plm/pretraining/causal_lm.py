@@ -94,6 +94,7 @@ class CausalLM(FitsBatches, keras.Model):
     Raises:
         ValueError: If the encoder has no `token_embedding`, or is not causal.
 
+    >>> import numpy as np
     >>> from keras_plm.models import GPT
     >>> model = CausalLM(GPT(13, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=16))
     >>> ids = np.array([[2, 5, 6, 3]])

@@ -27,6 +27,7 @@ def sentence_pairs(starts, documents, max_tokens, rng, short_sequence_rate=0.1):
     Returns:
         (N, 5): first token and length of A, first token and length of B, 1 where B is random.
 
+    >>> import numpy as np
     >>> starts, documents = np.arange(0, 25, 4), np.array([0, 3, 6])  # sentences of 4 tokens
     >>> sentence_pairs(starts, documents, 16, np.random.default_rng(0))[:2].tolist()
     [[0, 8, 12, 8, 1], [8, 4, 20, 4, 1]]
@@ -88,6 +89,7 @@ def choose_positions(candidates, lengths, rng, rate=0.15, word_starts=None):
     Returns:
         (B, T), True at the chosen tokens, at most `max_positions(T, rate)` in a row.
 
+    >>> import numpy as np
     >>> text = np.array([[False, True, True, True, True, True, True, False]])
     >>> choose_positions(text, np.array([8]), np.random.default_rng(0), rate=0.25).nonzero()[1]
     array([2, 3])
@@ -130,6 +132,7 @@ def mask_tokens(
     Returns:
         (B, T) the inputs of the encoder.
 
+    >>> import numpy as np
     >>> ids, chosen = np.array([[2, 7, 8, 9, 3]]), np.array([[False, True, False, True, False]])
     >>> mask_tokens(ids, chosen, 4, 10, np.random.default_rng(0))
     array([[2, 4, 8, 4, 3]])
@@ -160,6 +163,7 @@ def gather_chosen(token_ids, chosen, count):
         `(positions, targets, weights)`, each (B, P): int32, int32 and float32. After the chosen
         ones all are 0; before, weights are 1.
 
+    >>> import numpy as np
     >>> ids, chosen = np.array([[2, 7, 8, 9, 3]]), np.array([[False, True, False, True, False]])
     >>> for array in gather_chosen(ids, chosen, 3):
     ...     print(array)

@@ -30,6 +30,7 @@ def check_outputs(outputs: np.ndarray) -> None:
     Raises:
         FloatingPointError: If a number is not finite; it names the first one.
 
+    >>> import numpy as np
     >>> check_outputs(np.ones(3))
     >>> check_outputs(np.array([1.0, np.inf]))  # doctest: +ELLIPSIS
     Traceback (most recent call last):
@@ -58,6 +59,8 @@ class FitsBatches(Saveable):
         TypeError: If `fit` or `evaluate` gets texts, or nothing.
         ValueError: If the data has no targets.
 
+    >>> import keras
+    >>> import numpy as np
     >>> from keras_plm.data import batches
     >>> class Model(FitsBatches, keras.Model):
     ...     pass
@@ -407,6 +410,8 @@ def run_on(
     Raises:
         FloatingPointError: If an output is not finite.
 
+    >>> import keras
+    >>> import numpy as np
     >>> from keras_plm.data import batches
     >>> x = keras.Input((2,), name="x")
     >>> model = keras.Model({"x": x}, keras.layers.Dense(1, kernel_initializer="ones")(x))

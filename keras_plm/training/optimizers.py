@@ -96,6 +96,7 @@ class BertAdamW(_ByWholeSteps, keras.optimizers.Optimizer):
         ValueError: If a factor or start is negative. On the first step: if a path of
             `groups` does not belong to exactly one weight.
 
+    >>> import keras
     >>> weight = keras.Variable([1.0])
     >>> optimizer = BertAdamW(learning_rate=0.1, weight_decay=0.0)
     >>> optimizer.apply([keras.ops.ones(1)], [weight])
@@ -285,6 +286,7 @@ class AdaGrad(_ByWholeSteps, keras.optimizers.Adagrad):
         name: Name of the optimizer.
         **kwargs: Other arguments of `keras.optimizers.Adagrad`.
 
+    >>> import keras
     >>> weight = keras.Variable([1.0])
     >>> AdaGrad(learning_rate=0.3).apply([keras.ops.ones(1)], [weight])
     >>> round(float(weight[0]), 3)  # 1 - 0.3 / 2 ** 0.5

@@ -93,6 +93,8 @@ class TrainingState(StepCounter):
         ValueError: If a number is below 1. In `restore` and `fit`: if JAX trains in several
             processes, each with a part of the state.
 
+    >>> import keras
+    >>> import numpy as np
     >>> import tempfile
     >>> from keras_plm.data import batches as make_batches
     >>> from keras_plm.training import FitsBatches

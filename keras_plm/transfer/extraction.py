@@ -48,6 +48,7 @@ def extract_features(
     Raises:
         ValueError: If the choice of layers has learned weights. Otherwise as `FeatureStore.build`.
 
+    >>> import numpy as np
     >>> from keras_plm.models import WordVectors
     >>> encoder = WordVectors.from_vectors(["fine", "dull", "film"], np.eye(3))
     >>> extract_features(encoder, encoder.tokenizer(), ["fine film", "dull"], pool="mean").tolist()
@@ -100,6 +101,7 @@ class FeatureExtractor(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
     Raises:
         ValueError: In `transform`, if `layers` has learned weights or `pool` is unknown.
 
+    >>> import numpy as np
     >>> from keras_plm.models import WordVectors
     >>> encoder = WordVectors.from_vectors(["fine", "dull", "film"], np.eye(3))
     >>> extractor = FeatureExtractor(encoder, encoder.tokenizer())

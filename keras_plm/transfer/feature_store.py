@@ -67,6 +67,7 @@ class FeatureStore:
         windows: The `Windows` with `pool="tokens"`, which are then the examples of the store.
         pair_positions: `PairPositions` of the two texts of each example, or `None`.
 
+    >>> import numpy as np
     >>> import tempfile
     >>> from keras_plm.models import WordVectors
     >>> encoder = WordVectors.from_vectors(["fine", "dull", "film"], np.eye(3))

@@ -110,6 +110,7 @@ class FineTune(Method):
     Raises:
         ValueError: If a setting is out of range, or settings do not fit together.
 
+    >>> import numpy as np
     >>> from keras_plm.data import Example
     >>> from keras_plm.models import WordVectors
     >>> encoder = WordVectors.from_vectors(["fine", "dull", "film"], np.eye(3))

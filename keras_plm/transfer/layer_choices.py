@@ -75,6 +75,7 @@ def every_choice(encoder: Encoder) -> list[str]:
     Returns:
         A list of names.
 
+    >>> import numpy as np
     >>> from keras_plm.models import WordVectors
     >>> names = every_choice(WordVectors.from_vectors(["fine", "film"], np.eye(2)))
     >>> set(LAYER_CHOICES) <= set(names), names[-1]
@@ -94,6 +95,7 @@ def distinct_choices(encoder: Encoder) -> list[str]:
     Returns:
         A list of names.
 
+    >>> import numpy as np
     >>> from keras_plm.models import WordVectors
     >>> distinct_choices(WordVectors.from_vectors(["fine", "film"], np.eye(2)))
     ['embeddings']

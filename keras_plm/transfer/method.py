@@ -45,6 +45,8 @@ class KeepBest(keras.callbacks.Callback):
     Raises:
         ValueError: At the end of training, if every score was NaN.
 
+    >>> import keras
+    >>> import numpy as np
     >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     >>> model.compile("sgd", "mse")
     >>> scores = iter([0.5, 0.9, 0.7])

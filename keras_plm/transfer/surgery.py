@@ -21,6 +21,7 @@ def clone(encoder: Encoder, **changes) -> Encoder:
     Raises:
         ValueError: If the class has no such argument, or LoRA is enabled in the encoder.
 
+    >>> import numpy as np
     >>> from keras_plm.models import GPT
     >>> encoder = GPT(13, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=16)
     >>> copy = clone(encoder, dropout=0.3)
@@ -67,6 +68,7 @@ def keep_pretrained_layers(encoder: Encoder, count: int) -> Encoder:
         ValueError: If the encoder has fewer layers, its layers share their weights, it does not
             number its blocks in their names, or LoRA is enabled in it.
 
+    >>> import numpy as np
     >>> from keras_plm.models import GPT
     >>> encoder = GPT(13, num_layers=2, num_heads=2, hidden_dim=8, intermediate_dim=16)
     >>> copy = keep_pretrained_layers(encoder, 1)

@@ -76,6 +76,7 @@ def read_vectors(
             a row does not have D numbers, a field is not a finite number, or a word is not UTF-8.
             The message names the line.
 
+    >>> from pathlib import Path
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder, "glove.txt")
@@ -432,6 +433,7 @@ def write_vectors(
         ValueError: If the format is unknown, or the numbers of words and vectors differ. If a word
             is empty, occurs twice or contains white space, or a value is not finite as float32.
 
+    >>> from pathlib import Path
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     write_vectors(f"{folder}/tiny.vec", ["a", "b"], [[1, 0.25], [-3, 4]])

@@ -23,6 +23,7 @@ def read_json(path: str | os.PathLike) -> Any:
     Raises:
         ValueError: If the file is damaged or missing.
 
+    >>> from pathlib import Path
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     size = Path(folder, "result.json").write_text('{"score": NaN}')
@@ -50,6 +51,7 @@ def archive(path: Path) -> Path:
     Returns:
         The new path.
 
+    >>> from pathlib import Path
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     size = Path(folder, "result.json").write_text("{}")
@@ -87,6 +89,7 @@ def write_failure(
         seed: Seed of the run.
         error: The exception.
 
+    >>> from pathlib import Path
     >>> import tempfile
     >>> from keras_plm.experiments.config import Run
     >>> with tempfile.TemporaryDirectory() as folder:

@@ -24,6 +24,7 @@ class Distribution:
         part: `(index, count)`: this process reads the index-th part of every batch.
         of_processes: Class attribute: the distribution in use over several processes, or `None`.
 
+    >>> import keras
     >>> distribution = Distribution()
     >>> with distribution.scope():
     ...     layer = keras.layers.Dense(1)

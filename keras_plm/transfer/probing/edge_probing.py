@@ -264,6 +264,7 @@ class EdgeProbing:
     Raises:
         ValueError: If a setting is out of range.
 
+    >>> import numpy as np
     >>> from keras_plm.models import WordVectors
     >>> encoder = WordVectors.from_vectors(["Ada", "sings"], np.eye(2))
     >>> sentence = EdgeExample(["Ada", "sings"], [([(0, 1)], "NOUN"), ([(1, 2)], "VERB")])
