@@ -10,7 +10,7 @@ import pytest
 
 import keras_plm
 from benchmarks.suites import SUITES, folder
-from benchmarks.suites.elmo import features, neighbours, probes
+from benchmarks.suites.elmo import features, neighbours, probes, sample_efficiency
 from benchmarks.suites.elmo.features import ROWS, cells, row_of
 from benchmarks.suites.elmo.neighbours import nearest_of_word
 from benchmarks.suites.elmo.probes import nearest_average, tagged_accuracy
@@ -276,14 +276,14 @@ def test_sample_efficiency_names_fraction_that_matches_baseline(tmp_path):
         write(tmp_path, "u", base - 0.05, limit=limit, **mix)
         write(tmp_path, "v", base, limit=limit, words=None)
         write(tmp_path, "v", base + 0.05, limit=limit, **mix)
-    text = features.efficiency_markdown(tmp_path)
+    text = sample_efficiency.markdown(tmp_path)
     assert "| 1 % | " in text and "| 25 % | " in text and "| 100 % | " in text
     assert (
         "t: ELMo with 25 % of the examples (50) reaches what the baseline has with all 200" in text
     )
     assert "u: with none of the shares does ELMo reach" in text
     assert "v: ELMo needs all 200 examples to reach" in text
-    figures = features.efficiency_figures(tmp_path)
+    figures = sample_efficiency.figures(tmp_path)
     assert set(figures) == {f"sample_efficiency_{task}" for task in "tuv"}
     curve = figures["sample_efficiency_t"].axes[0].lines[1]
     np.testing.assert_allclose(curve.get_xydata(), [[2, 20], [50, 45], [200, 50]])
