@@ -42,6 +42,7 @@ class Case:
         dropout: Dropout of the BERT.
         precision: A Keras policy.
         noise: Relative noise on the initial weights.
+        buckets: Number of lengths of batches. JAX and TensorFlow compile each.
         processes: Number of processes under JAX; each has the same number of devices. torch has
             one process per device.
     """
@@ -54,6 +55,7 @@ class Case:
     dropout: float = 0.0
     precision: str = "float32"
     noise: float = 0.0
+    buckets: int = 2
     processes: int = 1
 
 
@@ -131,7 +133,7 @@ def train(path, case, count, steps, folder, kept=None, named=None):
         if case.precision == "mixed_float16":
             optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
         model.compile(distribution.optimizer(optimizer))
-    options = {"max_length": 64, "batch_size": BATCH, "buckets": 2}
+    options = {"max_length": 64, "batch_size": BATCH, "buckets": case.buckets}
     batches, held_out = (
         distribution.shard(
             masked_lm_batches(stream, tokenizer, training=training, seed=int(training), **options)

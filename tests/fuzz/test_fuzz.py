@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and limits of memory"),
 ]
 
-SEEDS, CASES = (39, 40), 500  # of each seed
+SEED, CASES = 39, 500
 PACKAGES = ("keras_plm", "glue_tasks", "benchmarks")
 # Calls that read a file. `open` and `load` count only for some modules, or for reading.
 CALLS = {"read_text", "read_bytes", "memmap", "fromfile", "safe_open", "load_file", "ZipFile",
@@ -172,7 +172,7 @@ def test_damage_depends_only_on_seed_reader_and_case(tmp_path):
 
 def test_each_case_is_run_once():
     for cases in (1, 500, 5000):
-        found = [case for chunk in chunks(readers(), SEEDS, cases) for case in chunk]
+        found = [case for chunk in chunks(readers(), (39, 40), cases) for case in chunk]
         assert len(found) == 2 * max(cases, len(readers()))
         assert len({(reader.name, seed, number) for reader, seed, number in found}) == len(found)
 
@@ -291,12 +291,12 @@ def test_interrupted_run_writes_its_findings(tmp_path):
 
 def test_readers_accept_or_refuse_damaged_files(tmp_path):
     out = tmp_path / "found.json"
-    flags = ("--seed", *SEEDS, "--cases", CASES, "--out", out)
+    flags = ("--seed", SEED, "--cases", CASES, "--out", out)
     process = command(*flags, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     _, errors = process.communicate()
     assert out.is_file(), errors
     found = json.loads(out.read_text())
-    assert found["cases"] == len(SEEDS) * CASES
+    assert found["cases"] == CASES
     failures = [
         f"{f['outcome']} {f['signature']} [{f['damage']}]\n    KERAS_BACKEND=torch python -m "
         f"tests.fuzz --reader {f['reader']} --seed {f['seed']} --case {f['case']} --show"

@@ -260,20 +260,20 @@ class Letters:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("kind", [under_torch("copy"), "reverse"])
-def test_a_small_transformer_learns_to_copy_and_reverse(kind):
+@pytest.mark.split_to("torch")  # compiles nothing
+def test_a_small_transformer_learns_to_reverse():
     rng = np.random.default_rng(0)
     rows = [rng.integers(4, V, rng.integers(3, 7)).tolist() for _ in range(2040)]
-    targets = rows if kind == "copy" else [row[::-1] for row in rows]
+    targets = [row[::-1] for row in rows]
     texts, answers = ([" ".join(map(str, row)) for row in part] for part in (rows, targets))
     held_out = 40
     model = Transformer(V, 2, 2, 32, dropout=0.0, pre_norm=True)
     batches = translation_batches(
         texts[held_out:], answers[held_out:], Letters(), batch_size=50, buckets=1
     )
-    schedule = WarmupLinearDecay(5e-3, 15 * len(batches), warmup_steps=20)
+    schedule = WarmupLinearDecay(5e-3, 25 * len(batches), warmup_steps=20)
     model.compile(BertAdamW(schedule, bias_correction=True), weighted_metrics=[])
-    model.fit(batches, epochs=15, verbose=0)
+    model.fit(batches, epochs=25, verbose=0)
     packed = Letters().encode(texts[:held_out])
     token_ids = packed.padded("token_ids")
     inputs = {"token_ids": token_ids, "padding_mask": token_ids != PAD}
