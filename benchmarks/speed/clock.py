@@ -79,11 +79,15 @@ def measure(comparison, repeats, rates, progress):
 def time_in_turn(comparison, repeats, progress):
     """Times the whole work of each implementation, after two warm-up runs.
 
-    Each implementation runs once before the next repeat begins.
+    Each implementation runs once before the next repeat begins. An implementation whose package is
+    missing, or that fails at the first run because of memory or a compiler, is left out.
 
     Returns:
         `({name: [seconds of each repeat]}, {name: seconds of the first run})`. The first run
         includes preparation and compilation.
+
+    Raises:
+        RuntimeError: If no implementation runs.
     """
     ready, first = {}, {}
     for name, prepare in comparison.implementations.items():
@@ -94,10 +98,16 @@ def time_in_turn(comparison, repeats, progress):
             run()
             first[name] = time.perf_counter() - start
             run()
-        except ImportError as error:
-            progress(f"  {name} left out: {error}")
+        except (ImportError, RuntimeError) as error:  # also memory errors of torch and JAX
+            progress(f"  {name} left out: {first_line(error)}")
+            gc.collect()
             continue
         ready[name] = run
+    if not ready:
+        raise RuntimeError(
+            "At least one implementation must run. Received: "
+            f"{', '.join(comparison.implementations)}; all failed"
+        )
     seconds = {name: [] for name in ready}
     for _ in range(repeats):
         for name, run in ready.items():
@@ -107,6 +117,10 @@ def time_in_turn(comparison, repeats, progress):
             elapsed = time.perf_counter() - start
             seconds[name].append(elapsed / comparison.fractions.get(name, 1))
     return seconds, first
+
+
+def first_line(error):
+    return (str(error).strip() or repr(error)).splitlines()[0]
 
 
 def matrix_rates():

@@ -8,7 +8,7 @@ import importlib.metadata
 import tempfile
 from pathlib import Path
 
-from benchmarks.speed.clock import measure
+from benchmarks.speed.clock import first_line, measure
 from benchmarks.speed.inputs import Inputs
 from benchmarks.speed.peak import peak_of
 from benchmarks.speed.registry import cases, chosen
@@ -36,6 +36,7 @@ def speed(settings, data=None, out=None, progress=print):
 
     Raises:
         ImportError, ValueError: If this machine cannot run a measurement.
+        RuntimeError: If a case fails, for example because of memory; the others run first.
     """
     measurements = chosen(settings)
     for measurement in measurements:
@@ -46,6 +47,7 @@ def speed(settings, data=None, out=None, progress=print):
         rates[matrix_rates] = matrix_rates()
         shown = ", ".join(f"{k} {v / 1e9:,.0f} GFLOP/s" for k, v in rates[matrix_rates].items())
         progress(f"matrix products: {shown}")
+    failed = {}
     with tempfile.TemporaryDirectory() as folder:
         inputs = Inputs(folder, data)
         report = {
@@ -61,11 +63,17 @@ def speed(settings, data=None, out=None, progress=print):
             if case in report["results"]:
                 progress(f"{case}: already in {out}")
                 continue
-            comparison = measurement.compare(settings, inputs, **arguments)
-            if not settings.half:
-                comparison = comparison.in_full_precision()
             progress(f"{case}, in {measurement.unit} per second: {measurement.description}")
-            rows = measure(comparison, settings.repeats, rates[measurement.matrix_rates], progress)
+            try:
+                comparison = measurement.compare(settings, inputs, **arguments)
+                if not settings.half:
+                    comparison = comparison.in_full_precision()
+                of_machine = rates[measurement.matrix_rates]
+                rows = measure(comparison, settings.repeats, of_machine, progress)
+            except RuntimeError as error:
+                failed[case] = error
+                progress(f"  failed: {first_line(error)}")
+                continue
             if measurement.peak_memory:
                 for implementation, row in rows.items():
                     row["peak_mb"] = peak_of(case, implementation, settings, inputs)
@@ -77,6 +85,10 @@ def speed(settings, data=None, out=None, progress=print):
             }
             if out is not None:
                 write_json(out, report)
+    if failed:
+        raise RuntimeError(
+            f"All measurements must run. Received: {len(failed)} that failed, {', '.join(failed)}"
+        ) from next(iter(failed.values()))
     return report
 
 

@@ -151,6 +151,7 @@ def run_all(flags, runs, between=None):
     from keras_plm.experiments.progress import console, now_and_then, progress_bar
     from keras_plm.experiments.results import failure_of, write_failure
     from keras_plm.heads import Classifier, Tagger
+    from keras_plm.training.half_precision import advice
 
     runner = open_runner(flags)
     counts = {split: len(part) for split, part in runner.examples.items()}
@@ -175,6 +176,9 @@ def run_all(flags, runs, between=None):
             f"{runner.task.name}: labels without training examples count as errors: "
             f"{', '.join(map(str, unseen[:20]))}" + (" and more" if unseen[20:] else "")
         )
+    lines = {advice(run.precision) for run in runs if not run.reads_features}
+    for line in sorted(lines - {None}):
+        console.print(line)
     seeds = range(flags.seeds)
     todo = [(run, seed) for seed in seeds for run in runs if run.reads_features]
     todo += [(run, seed) for run in runs for seed in seeds if not run.reads_features]

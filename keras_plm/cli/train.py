@@ -41,6 +41,7 @@ def run_pretrain(flags):
         pretraining_line,
         progress_bar,
     )
+    from keras_plm.training.half_precision import advice
     from keras_plm.training.stopping import handling_signals, raise_stopped
 
     settings = from_flags(Pretraining, flags)
@@ -66,6 +67,8 @@ def run_pretrain(flags):
                 )
         for line in about_init(settings, Path(flags.init)):
             console.print(line)
+    if line := advice(settings.precision):
+        console.print(line)
     bar = progress_bar("pre-training", settings.steps)
     with handling_signals(raise_stopped), bar as advance:
 

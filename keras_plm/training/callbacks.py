@@ -72,13 +72,14 @@ class StepCounter(keras.callbacks.Callback):
 
     Attributes:
         steps: Number of finished steps, including those before this `fit`.
+        first: Value of `steps` at the start.
     """
 
     reads_tensors = True
 
     def __init__(self, batches: Batches, before: int = 0):
         super().__init__()
-        self.steps = batches.step + before
+        self.first = self.steps = batches.step + before
         self.follow(batches, before)
 
     def follow(self, batches: Batches, before: int = 0) -> None:

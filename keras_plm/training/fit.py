@@ -18,7 +18,9 @@ from keras_plm.files.sequences import are_texts
 from keras_plm.training._prefetch import sent_ahead
 from keras_plm.training.callbacks import FiniteLoss, StepCounter, UnhurriedCallbacks
 from keras_plm.training.distribution.one_device import Distribution
+from keras_plm.training.half_precision import warn_of_slow_precision
 from keras_plm.training.kept_numbers import kept_numbers
+from keras_plm.training.memory import memory_errors
 
 
 def check_outputs(outputs: np.ndarray) -> None:
@@ -58,6 +60,7 @@ class FitsBatches(Saveable):
     Raises:
         TypeError: If `fit` or `evaluate` gets texts, or nothing.
         ValueError: If the data has no targets.
+        MemoryError: If a training step needs more memory than the device has.
 
     >>> import keras
     >>> import numpy as np
@@ -83,6 +86,7 @@ class FitsBatches(Saveable):
             self.optimizer.build(self.trainable_variables)
 
     def fit(self, x=None, *args, class_weight=None, shuffle=True, callbacks=None, **kwargs):
+        warn_of_slow_precision(self)
         # First, because the given callbacks may score or save the model.
         callbacks = [FiniteLoss(), *(keras.tree.flatten(callbacks) if callbacks else ())]
         y = args[0] if args else kwargs.get("y")
@@ -117,8 +121,9 @@ class FitsBatches(Saveable):
         given = inspect.signature(keras.Model.fit).bind(self, source, *args, **kwargs)
         given.apply_defaults()
         verbose, epochs = given.arguments["verbose"], given.arguments["epochs"]
+        counter = StepCounter(source)
         callbacks = UnhurriedCallbacks(
-            [StepCounter(source), *callbacks],
+            [counter, *callbacks],
             add_history=True,
             add_progbar=verbose != 0,
             model=self,
@@ -140,7 +145,8 @@ class FitsBatches(Saveable):
                     build_for_training(self, source[0])
             else:
                 x = sent_ahead(source)
-            with _without_pooler_warning(), self._distributed(source, training=True):
+            running = self._distributed(source, training=True)
+            with _without_pooler_warning(), memory_errors(counter), running:
                 return super().fit(x, *args, **options, **kwargs)
         finally:
             source.class_weight, source.pad_to_longest = before, to_longest

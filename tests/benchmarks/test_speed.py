@@ -545,19 +545,33 @@ def toy_sums(settings, inputs):
     def absent():
         raise ImportError("not installed")
 
+    def large():
+        raise RuntimeError("out of memory\\nmore")
+
     implementations = {
         "absent": absent,
+        "large": large,
         "loop": lambda: lambda: [sum([n]) for n in numbers[: len(numbers) // 2]],
         "keras_plm": lambda: lambda: sum(numbers),
     }
-    peers = {"keras_plm": ("loop", "absent")}
+    peers = {"keras_plm": ("loop", "absent", "large")}
     return Comparison(implementations, 1, peers, fractions={"loop": 1 / 2})
+
+
+@measurement(suite=Suite("large", "Speed: Large toys", {}), unit="sums")
+def toy_products(settings, inputs):
+    """Products that do not fit."""
+
+    def large():
+        raise RuntimeError("out of memory\\nmore")
+
+    return Comparison({"keras_plm": large}, 1, {})
 '''
 
 
 @pytest.mark.full
 @pytest.mark.backend_neutral
-def test_measurement_is_added_by_one_file(tmp_path, monkeypatch):
+def test_measurement_is_added_by_one_file(tmp_path, monkeypatch, capsys):
     """A new file of the package is found, runs by name and suite, and appears in a table."""
     monkeypatch.setattr(registry, "MEASUREMENTS", MEASUREMENTS | {})
     (tmp_path / "toy.py").write_text(TOY)
@@ -567,10 +581,17 @@ def test_measurement_is_added_by_one_file(tmp_path, monkeypatch):
     measurements.load_all()
     del sys.modules["benchmarks.speed.measurements.toy"]
     results, table = timed(tmp_path, ["--suite", "toy", "--words", "2000"])
+    shown = capsys.readouterr().out
+    assert "absent left out: not installed" in shown and "large left out: out of memory\n" in shown
     rows = results["toy_sums"]["implementations"]
     assert list(rows) == ["loop", "keras_plm"] and len(rows["loop"]["seconds"]) == 2
     assert rows["keras_plm"]["ratios"].keys() == {"loop"} and rows["loop"]["peak_mb"] == 123.0
     assert "| toy_sums: sums | loop |" in table
+    flags = ["speed", "--work", "toy_products,toy_sums", "--words", "2000"]
+    assert main([*flags, "--out", str(tmp_path / "other.json")]) == 2
+    said = "All measurements must run. Received: 1 that failed, toy_products"
+    assert said in capsys.readouterr().err
+    assert list(json.loads((tmp_path / "other.json").read_text())["results"]) == ["toy_sums"]
     (tmp_path / "speed.json").rename(tmp_path / "speed_toy.torch.json")
     assert speed_tables(tmp_path) == {"speed_toy": table}
     with pytest.raises(ValueError, match="unique. Received: 'toy_sums' twice"):

@@ -26,6 +26,7 @@ from keras_plm.experiments.runner import Runner
 from keras_plm.metrics import accuracy
 from keras_plm.models import BERT, WordVectors
 from keras_plm.tokenizers import WordPiece
+from keras_plm.training import half_precision
 from keras_plm.transfer import FineTune
 from keras_plm.transfer.feature_store import fitting
 from keras_plm.transfer.probing._probe_model import Probes
@@ -107,6 +108,7 @@ def test_run_writes_one_file_per_seed(flags, name, encoder, table, tmp_path, cap
         return model
 
     monkeypatch.setattr(FineTune, "fit", fit)
+    monkeypatch.setattr(half_precision, "has_bfloat16", lambda: False)
     seeds = 2 if flags[1] in ("features", "randomly_initialised") else 1
     flags = ["run", *table, *common(encoder, tmp_path), *flags, "--seeds", str(seeds), *FAST]
     assert main(flags) == 0
@@ -125,7 +127,9 @@ def test_run_writes_one_file_per_seed(flags, name, encoder, table, tmp_path, cap
     assert cost["encoder_passes"] == 1 and cost["peak_mb"] > 10
     assert (cost["feature_bytes"] > 0) == reads
     assert cost["flops"] > 2 * 3 * 42 * cost["learned_weights"] * (not reads)
-    assert re.search(rf"\| .* \| .*\({seeds}\)", capsys.readouterr().out)
+    shown = capsys.readouterr().out
+    assert re.search(rf"\| .* \| .*\({seeds}\)", shown)
+    assert ("This device has no instructions for bfloat16" in shown) == ("bfloat16" in flags)
     assert trained == (["bfloat16"] if "bfloat16" in flags else [])
 
 

@@ -16,7 +16,7 @@ from keras_plm.training import TrainingState, callbacks
 from keras_plm.training.callbacks import FiniteLoss, StepCounter, UnhurriedCallbacks
 from keras_plm.training.losses import GivenLoss, MeanLoss
 from keras_plm.transfer.method import KeepBest
-from tests.keras_plm.training.device_cases import Plain, batches
+from tests.keras_plm.training.distribution.device_cases import Plain, batches
 
 METRICS = {
     SpanF1: (lambda: SpanF1(["O", "B-A", "I-A"]), ops.greater),

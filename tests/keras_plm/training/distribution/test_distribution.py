@@ -13,7 +13,7 @@ from keras_plm.training.distribution import LAYOUTS, Distribution, distribute
 from keras_plm.training.distribution.on_jax import _bind_address
 from keras_plm.training.optimizers import BertAdamW
 from tests.helpers.checks import assert_close
-from tests.keras_plm.training.device_cases import Parted, Plain, batches, begun, lines
+from tests.keras_plm.training.distribution.device_cases import Parted, Plain, batches, begun, lines
 
 pytestmark = pytest.mark.each_backend
 
@@ -161,8 +161,8 @@ def test_models_and_batches_on_one_device_are_refused():
     script = """
 from keras_plm.training.distribution import distribute
 from keras_plm.models import BERT
-from tests.keras_plm.training.device_cases import Plain
-from tests.keras_plm.training.device_cases import batches
+from tests.keras_plm.training.distribution.device_cases import Plain
+from tests.keras_plm.training.distribution.device_cases import batches
 from keras_plm.training.optimizers import BertAdamW
 
 def says(run):

@@ -10,7 +10,7 @@ from benchmarks.checks import devices
 from keras_plm.training.distribution import Distribution, distribute
 from keras_plm.training.optimizers import BertAdamW
 from tests.helpers.checks import assert_close
-from tests.keras_plm.training.device_cases import Parted, Plain, batches, begun, lines
+from tests.keras_plm.training.distribution.device_cases import Parted, Plain, batches, begun, lines
 
 pytestmark = pytest.mark.each_backend
 
@@ -32,7 +32,7 @@ def test_training_in_two_processes_equals_one_process(how):
 from keras_plm.training.distribution import distribute
 from keras_plm.training.optimizers import BertAdamW
 from keras_plm.training.resume import set_seed
-from tests.keras_plm.training.device_cases import Wide, batches
+from tests.keras_plm.training.distribution.device_cases import Wide, batches
 
 options = {options}
 layout = {"wide/kernel$": (None, "model")} if options.get("how") == "model" else "transformer"
@@ -67,7 +67,7 @@ import keras
 from keras_plm.training.distribution import distribute
 from keras_plm.training.optimizers import BertAdamW
 from keras_plm.training.resume import set_seed
-from tests.keras_plm.training.device_cases import Wide, batches
+from tests.keras_plm.training.distribution.device_cases import Wide, batches
 
 number = {process_id}
 distribution = distribute(
@@ -113,7 +113,7 @@ import keras
 from keras_plm.training.distribution import distribute
 from keras_plm.training.optimizers import BertAdamW
 from keras_plm.training.resume import set_seed
-from tests.keras_plm.training.device_cases import Wide, batches
+from tests.keras_plm.training.distribution.device_cases import Wide, batches
 
 number = {process_id}
 distribution = distribute(coordinator="localhost:{port}", num_processes=2, process_id=number)

@@ -6,7 +6,7 @@ import pytest
 
 from keras_plm.training.optimizers import BertAdamW
 from tests.helpers.checks import assert_close
-from tests.keras_plm.training.device_cases import Parted, Plain, batches
+from tests.keras_plm.training.distribution.device_cases import Parted, Plain, batches
 
 pytestmark = pytest.mark.each_backend
 
