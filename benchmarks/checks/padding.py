@@ -25,7 +25,7 @@ CHOSEN = ("wikigold", "wnut17", "ud_english_ewt", "sst2", "sst5", "cr", "subj", 
           "rte", "stsb", "snli", "ewt_srl")  # fmt: skip
 ROWS, LENGTH, EXAMPLES = 32, 128, 20_000
 BOOKS = "books/valid.txt.gz"  # text of pre-training
-KINDS = ("longest row of all", "longest row of a random batch", "four lengths",
+KINDS = ("longest row of all", "longest row of a random batch", "four lengths", "eight lengths",
          "longest row of a batch of similar lengths")  # fmt: skip
 
 
@@ -43,15 +43,18 @@ def tokens_computed(source):
     order = np.random.default_rng(0).permutation(len(lengths))
     random = (order[first : first + ROWS] for first in range(0, len(order), ROWS))
 
-    def planned(to_longest):
-        source.pad_to_longest = to_longest
-        return sum(length * len(rows) for length, rows in source.plan(0))
+    def planned(of, to_longest=False):
+        of.pad_to_longest = to_longest
+        return sum(length * len(rows) for length, rows in of.plan(0))
+
+    eight = Batches(lengths, None, batch_size=ROWS, buckets=8, longest=LENGTH)
 
     counts = (
         len(lengths) * lengths.max(),
         sum(len(rows) * lengths[rows].max() for rows in random),
-        planned(False),
-        planned(True),
+        planned(source),
+        planned(eight),
+        planned(source, to_longest=True),
     )
     ratios = (round(float(count / lengths.sum()), 3) for count in counts)
     mean = round(float(lengths.mean()), 1)
