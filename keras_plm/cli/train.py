@@ -67,7 +67,8 @@ def run_pretrain(flags):
                 )
         for line in about_init(settings, Path(flags.init)):
             console.print(line)
-    if line := advice(settings.precision):
+    first = not int(os.environ.get("RANK", 0))  # asking would occupy the first GPU
+    if first and (line := advice(settings.precision)):
         console.print(line)
     bar = progress_bar("pre-training", settings.steps)
     with handling_signals(raise_stopped), bar as advance:
@@ -79,7 +80,7 @@ def run_pretrain(flags):
             settings, flags.corpus, flags.out, flags.valid, flags.resume, progress,
             init=flags.init, prepared=flags.prepared, devices=devices(flags.devices),
         )  # fmt: skip
-    if int(os.environ.get("RANK", 0)):
+    if not first:
         return  # only the first process prints
     note = read_note(flags.out)
     for when, key in (("before", "valid_before"), ("after", "valid")):

@@ -41,8 +41,8 @@ def advice(precision: str) -> str | None:
         )
     if precision == "float32" and fast and not _is_xla_on_cpu():
         return (
-            "This device has instructions for bfloat16: --precision bfloat16 trains an encoder faster, "
-            "with weights in float32"
+            "This device has instructions for bfloat16: --precision bfloat16 trains an encoder "
+            "faster, with weights in float32"
         )
     return None
 
