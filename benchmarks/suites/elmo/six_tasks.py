@@ -9,6 +9,7 @@ training examples; those results are read from there.
 import contextlib
 import dataclasses
 from pathlib import Path
+from typing import NamedTuple
 
 from benchmarks.suites.compare_encoders import WEIGHTS
 from benchmarks.suites.elmo import features
@@ -71,8 +72,19 @@ FROZEN = """\
 The same training and test examples. A frozen encoder stands under the network of its task, without
 word vectors.
 """
+DIFFERENCES = """\
+Differences in points, with 95 % intervals over seeds and test examples. + ELMo is the network on
+word vectors and ELMo of the first table.
+"""
 MARK = " †"
 SEEN_BEFORE = "† MiniLM has read the training examples of this task in its contrastive tuning.\n"
+
+
+class Cell(NamedTuple):
+    """Results of all seeds, and the `ResultFolder` of their examples."""
+
+    results: list
+    kept: ResultFolder
 
 
 def scales():
@@ -124,15 +136,18 @@ def jobs_of(reading, workspace, encoder=None, words=None):
 
 
 def _other_encoders(folder):
-    """Returns `{(task, encoder, method): [result of each seed]}` of the other encoders."""
-    found, of_minilm = {}, []
+    """Returns `{(task, encoder, method): Cell}` of the other encoders."""
+    found, of_minilm, theirs = {}, [], Path(folder).parent / "minilm"
     with contextlib.suppress(NoResult):
-        of_minilm = read_results(Path(folder).parent / "minilm")
+        of_minilm = read_results(theirs)
     chosen = [r for r in read_results(folder) if _is_frozen(r) or r["method"] == "fine_tune"]
-    chosen += [r for r in of_minilm if r["run"] == Run().name and not r["settings"]["train_limit"]]
-    for r in chosen:
-        if r["task"] in TASKS:
-            add_seed(r, found.setdefault((r["task"], r["encoder"], r["method"]), []))
+    whole = [r for r in of_minilm if r["run"] == Run().name and not r["settings"]["train_limit"]]
+    for results, place in ((chosen, folder), (whole, theirs)):
+        kept = ResultFolder(place)
+        for r in results:
+            if r["task"] in TASKS:
+                cell = found.setdefault((r["task"], r["encoder"], r["method"]), Cell([], kept))
+                add_seed(r, cell.results)
     return found
 
 
@@ -144,7 +159,7 @@ def _is_frozen(result):
 
 def markdown(folder):
     """Returns the tables of the suite `elmo_tasks`: of ELMo, and of the other encoders."""
-    kept = ResultFolder(folder)
+    kept, with_elmo = ResultFolder(folder), {}
     head = ["task", "training examples", "word vectors", "+ ELMo", "gain"]
     text = _head([*head, "the paper: + ELMo, gain"])
     found = cells(folder, ("baseline", "mix", "both"), of_part=(COREFERENCE,))
@@ -152,16 +167,19 @@ def markdown(folder):
     for task, title in titles:
         of_paper = TASKS[task]
         rows = {row: results for (row, _), results in found[title].items()}
-        arms = [rows.get(row, []) for row in (of_paper.row, "baseline")]
+        arms = [Cell(rows.get(row, []), kept) for row in (of_paper.row, "baseline")]
+        with_elmo[task] = arms[0]
         some = next(results for results in rows.values())[0]
         metric = next(iter(some["metrics"])).replace("_", " ")
         name = of_paper.title + title.removeprefix(task)
         numbers = [f"{name} ({metric})", f"{some['counts']['train']:,}"]
-        numbers += [shown(arms[1]), shown(arms[0]), _gain(arms, kept)]
-        without, with_elmo = of_paper.published
-        numbers.append(f"{with_elmo}, +{with_elmo - without:.1f}")
+        numbers += [shown(arms[1].results), shown(arms[0].results), _difference(*arms)]
+        without, published = of_paper.published
+        numbers.append(f"{published}, +{published - without:.1f}")
         text.append(f"| {' | '.join(numbers)} |")
-    return "\n".join(text) + "\n\n" + NOTE + _of_others(_other_encoders(folder))
+    others = _other_encoders(folder)
+    text = "\n".join(text) + "\n\n" + NOTE + _of_others(others)
+    return text + _differences(others, with_elmo)
 
 
 def _of_others(found):
@@ -173,12 +191,32 @@ def _of_others(found):
     text = ["", *_head(["task", *titles])]
     for task, of_paper in TASKS.items():
         seen = [task in SEEN and name == model_name(MINILM) for name, _ in columns]
-        scores = [shown(found.get((task, *column), [])) for column in columns]
+        cells_of_task = [found.get((task, *column)) for column in columns]
+        scores = [shown(cell.results) if cell else "" for cell in cells_of_task]
         scores = [x and x + MARK * mark for x, mark in zip(scores, seen, strict=True)]
         if any(scores):
             text.append(f"| {' | '.join([of_paper.title, *scores])} |")
     note = FROZEN + SEEN_BEFORE * any(MARK in line for line in text)
     return "\n".join(text) + "\n\n" + note
+
+
+def _differences(found, with_elmo):
+    """Returns a table of fine-tuning, frozen encoders and ELMo in pairs; "" if there are none."""
+    # One seed tells nothing about the variation of seeds.
+    found = {key: cell for key, cell in found.items() if len(cell.results) > 1}
+    encoders = sorted({encoder for _, encoder, _ in found}, key=_place)
+    head, lines = ["task"], []
+    for encoder in encoders:
+        title = OTHERS.get(encoder, (encoder,))[0]
+        head += [f"{title}: fine-tuned - frozen", f"{title}: frozen - (+ ELMo)"]
+    for task, of_paper in TASKS.items():
+        numbers = []
+        for encoder in encoders:
+            tuned, frozen = (found.get((task, encoder, method)) for method in reversed(METHODS))
+            numbers += [_difference(tuned, frozen), _difference(frozen, with_elmo.get(task))]
+        if any(numbers):
+            lines.append(f"| {' | '.join([of_paper.title, *numbers])} |")
+    return "\n".join(["", *_head(head), *lines, "", DIFFERENCES]) if lines else ""
 
 
 def _head(titles):
@@ -190,11 +228,14 @@ def _place(encoder):
     return list(OTHERS).index(encoder) if encoder in OTHERS else len(OTHERS)
 
 
-def _gain(arms, kept):
-    """Formats the gain of ELMo with its interval; "" if a row is missing."""
-    if not all(arms):
+def _difference(one, two):
+    """Formats the difference of two `Cell`s with its interval.
+
+    Returns "" if a cell is missing or has no stored examples.
+    """
+    if any(cell is None or not cell.results for cell in (one, two)):
         return ""
-    choices = [Choice.of(str(i), results, kept) for i, results in enumerate(arms)]
+    choices = [Choice.of(str(i), *cell) for i, cell in enumerate((one, two))]
     return difference_of(*zip(choices, resampled_scores(choices), strict=True))
 
 

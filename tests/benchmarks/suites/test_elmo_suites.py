@@ -14,6 +14,7 @@ from benchmarks.suites.elmo import features, neighbours, probes, sample_efficien
 from benchmarks.suites.elmo.features import ROWS, cells, row_of
 from benchmarks.suites.elmo.neighbours import nearest_of_word
 from benchmarks.suites.elmo.probes import nearest_average, tagged_accuracy
+from benchmarks.suites.elmo.six_tasks import Cell, _differences
 from keras_plm.datasets.corpora import BOOKS
 from keras_plm.experiments.jobs import Workspace
 from keras_plm.experiments.results import Record, ResultFolder, marked
@@ -169,6 +170,39 @@ def test_bilm_resumes_on_task_text(run, tmp_path, monkeypatch):
     (tmp_path / "f" / "elmo_test").rename(tmp_path / "mine")
     code, shown = run("elmo_domain_adaptation", "--encoder", str(tmp_path / "mine"))
     assert code == 2 and "Further training needs the softmax of the biLM" in shown
+
+
+class Planted:
+    """A `ResultFolder` in which the hash of a result is its number of right answers of 400."""
+
+    def examples(self, name, right):
+        rows = np.ones((400, 2))
+        rows[right:, 0] = 0
+        return {"accuracy": ("mean", rows)}
+
+
+def planted(*right):
+    common = {"task": "snli", "encoder": "bert_mini", "method": "features", "run": "r"}
+    scores = [{"metrics": {"accuracy": n / 400}, "seed": i} for i, n in enumerate(right)]
+    results = [{**common, **s, "hash": n} for s, n in zip(scores, right, strict=True)]
+    return Cell(results, Planted())
+
+
+def test_differences_of_encoders_need_several_seeds():
+    found = {
+        ("snli", "bert_mini", "fine_tune"): planted(300, 302, 298),
+        ("snli", "bert_mini", "features"): planted(200, 202, 198),
+        ("snli", "gpt_mini", "fine_tune"): planted(300),
+        ("snli", "gpt_mini", "features"): planted(200, 200),
+    }
+    head, _, row = _differences(found, {"snli": planted(200, 204)}).splitlines()[1:4]
+    names = [f"{name}: fine-tuned - frozen" for name in ("BERT-mini", "GPT-mini")]
+    assert head.split(" | ")[1:4:2] == names
+    cells = [cell.strip(" |") for cell in row.split(" | ")]
+    assert cells[0] == "entailment: SNLI" and re.match(r"\+25\.0 \[\+2\d", cells[1])
+    assert re.match(r"-0\.5 \[-\d", cells[2]) and cells[3] == "" and cells[4].startswith("-0.5")
+    alone = {("snli", "gpt_mini", "features"): planted(200)}
+    assert _differences(alone, {}) == _differences({}, {}) == ""
 
 
 def test_other_encoders_are_refused(run, tmp_path):
