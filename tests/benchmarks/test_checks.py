@@ -57,9 +57,9 @@ def test_padding_is_counted_by_hand():
     source = Batches(lengths, lambda *_: None, batch_size=32, buckets=None)
     found, text = padding.tokens_computed(source), sum(lengths)
     assert found["rows"] == 64 and found["mean_length"] == round(text / 64, 1)
-    all_rows, _, four_lengths, similar = found["ratios"].values()
+    all_rows, _, four_lengths, eight_lengths, similar = found["ratios"].values()
     assert all_rows == round(64 * 60 / text, 3)
-    assert four_lengths == round(32 * (16 + 64) / text, 3)
+    assert four_lengths == eight_lengths == round(32 * (16 + 64) / text, 3)
     assert similar == round(32 * (9 + 60) / text, 3)
 
 
