@@ -8,6 +8,9 @@ import gc
 import statistics
 import time
 
+# Errors of memory and of compilers; `fit` raises `MemoryError`, torch and JAX `RuntimeError`.
+FAILURES = (RuntimeError, MemoryError)
+
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
@@ -47,10 +50,11 @@ def measure(comparison, repeats, rates, progress):
         progress: Called with a line of text.
 
     Returns:
-        `{name: {"per_second", "first_seconds", "seconds", "ratios", "fraction_of_matrix_rate"}}`. A
-        ratio is the median over the repeats.
+        `(rows, failed)`: `{name: {"per_second", "first_seconds", "seconds", "ratios",
+        "fraction_of_matrix_rate"}}`, where a ratio is the median over the repeats, and `{name:
+        error}` of the implementations that failed.
     """
-    seconds, first = time_in_turn(comparison, repeats, progress)
+    seconds, first, failed = time_in_turn(comparison, repeats, progress)
     rows = {}
     for name, times in seconds.items():
         speed = comparison.amount / statistics.median(times)
@@ -73,7 +77,7 @@ def measure(comparison, repeats, rates, progress):
         fraction = row.get("fraction_of_matrix_rate")
         tail = f", {fraction:.0%} of the matrix rate" if fraction is not None else ""
         progress(f"  {name:22} {row['per_second']:>10,.0f}  {ratios}{tail}")
-    return rows
+    return rows, failed
 
 
 def time_in_turn(comparison, repeats, progress):
@@ -83,13 +87,10 @@ def time_in_turn(comparison, repeats, progress):
     missing, or that fails at the first run because of memory or a compiler, is left out.
 
     Returns:
-        `({name: [seconds of each repeat]}, {name: seconds of the first run})`. The first run
-        includes preparation and compilation.
-
-    Raises:
-        RuntimeError: If no implementation runs.
+        `({name: [seconds of each repeat]}, {name: seconds of the first run}, {name: error})`. The
+        first run includes preparation and compilation. A missing package is no error.
     """
-    ready, first = {}, {}
+    ready, first, failed = {}, {}, {}
     for name, prepare in comparison.implementations.items():
         progress(f"  warming up {name}")
         start = time.perf_counter()
@@ -98,16 +99,13 @@ def time_in_turn(comparison, repeats, progress):
             run()
             first[name] = time.perf_counter() - start
             run()
-        except (ImportError, RuntimeError) as error:  # also memory errors of torch and JAX
+        except (ImportError, *FAILURES) as error:
             progress(f"  {name} left out: {first_line(error)}")
+            if not isinstance(error, ImportError):
+                failed[name] = error.with_traceback(None)  # it would hold the memory
             gc.collect()
             continue
         ready[name] = run
-    if not ready:
-        raise RuntimeError(
-            "At least one implementation must run. Received: "
-            f"{', '.join(comparison.implementations)}; all failed"
-        )
     seconds = {name: [] for name in ready}
     for _ in range(repeats):
         for name, run in ready.items():
@@ -116,7 +114,7 @@ def time_in_turn(comparison, repeats, progress):
             run()
             elapsed = time.perf_counter() - start
             seconds[name].append(elapsed / comparison.fractions.get(name, 1))
-    return seconds, first
+    return seconds, first, failed
 
 
 def first_line(error):

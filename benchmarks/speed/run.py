@@ -8,7 +8,7 @@ import importlib.metadata
 import tempfile
 from pathlib import Path
 
-from benchmarks.speed.clock import first_line, measure
+from benchmarks.speed.clock import FAILURES, first_line, measure
 from benchmarks.speed.inputs import Inputs
 from benchmarks.speed.peak import peak_of
 from benchmarks.speed.registry import cases, chosen
@@ -36,7 +36,8 @@ def speed(settings, data=None, out=None, progress=print):
 
     Raises:
         ImportError, ValueError: If this machine cannot run a measurement.
-        RuntimeError: If a case fails, for example because of memory; the others run first.
+        RuntimeError: If an implementation fails, for example because of memory; the others run
+            first.
     """
     measurements = chosen(settings)
     for measurement in measurements:
@@ -69,10 +70,13 @@ def speed(settings, data=None, out=None, progress=print):
                 if not settings.half:
                     comparison = comparison.in_full_precision()
                 of_machine = rates[measurement.matrix_rates]
-                rows = measure(comparison, settings.repeats, of_machine, progress)
-            except RuntimeError as error:
+                rows, errors = measure(comparison, settings.repeats, of_machine, progress)
+            except FAILURES as error:
                 failed[case] = error
                 progress(f"  failed: {first_line(error)}")
+                continue
+            failed |= {f"{case} ({name})": error for name, error in errors.items()}
+            if not rows:
                 continue
             if measurement.peak_memory:
                 for implementation, row in rows.items():
@@ -87,7 +91,8 @@ def speed(settings, data=None, out=None, progress=print):
                 write_json(out, report)
     if failed:
         raise RuntimeError(
-            f"All measurements must run. Received: {len(failed)} that failed, {', '.join(failed)}"
+            f"All implementations must run. Received: {len(failed)} that failed, "
+            f"{', '.join(failed)}"
         ) from next(iter(failed.values()))
     return report
 

@@ -1,4 +1,4 @@
-"""Adding a suite or a claim takes one file. `test_speed` tests this for measurements."""
+"""Adding a suite or a claim takes one file. `speed/test_command.py` tests measurements."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The command `check`: several writers, probes, and padding."""
+"""The command `check`: several writers, probes, padding and scaling."""
 
 import gzip
 import json
@@ -9,13 +9,16 @@ import numpy as np
 import pytest
 
 from benchmarks.__main__ import main
-from benchmarks.checks import padding, probes, writers
+from benchmarks.checks import padding, probes, scaling, writers
 from benchmarks.checks.probes import reference
 from benchmarks.checks.processes import run_together
 from benchmarks.checks.writers import KINDS, SETUP, try_writers
 from benchmarks.model_cards import WEIGHTS
+from benchmarks.speed.measurements import bert as speed_bert
 from benchmarks.speed.tables import speed_tables
 from keras_plm.data.batching import Batches
+from keras_plm.models import BERT, BERT_SIZES
+from keras_plm.pretraining import MaskedLM
 
 pytestmark = pytest.mark.backend_neutral
 
@@ -138,3 +141,24 @@ def test_probes_resume_after_a_finished_task(tmp_path, monkeypatch, capsys):
     assert main([*flags, "--data", str(tmp_path)]) == 0
     assert "has its rows" in capsys.readouterr().out
     assert json.loads(out.read_text())["rows"] == rows
+
+
+def test_scaling_estimate_equals_a_hand_computed_example(tmp_path, capsys):
+    model = MaskedLM(BERT(scaling.VOCABULARY, **BERT_SIZES["tiny"]))
+    assert scaling.weights("tiny") == sum(int(np.prod(w.shape)) for w in model.trainable_weights)
+    assert scaling.ring(4, 100.0, 50.0) == 3.0  # 2 * 3/4 * 100 / 50
+    assert scaling.meshes("base", 8) == [(8, 1), (2, 4)]  # 12 heads
+    card = scaling.Cluster(8, 1e12, 1e9, "")
+    work = speed_bert.matrix_work("base", 128, "pretrain") * 256 * 128
+    compute, messages = scaling.step("base", 128, (2, 4), card, 0.5)
+    assert compute == pytest.approx(work / 4e12)
+    of_gradients = 2 * (1 / 2) * scaling.weights("base") * 4 / 4 / 1e9
+    of_blocks = 12 * 4 * 2 * (3 / 4) * (128 * 128 * 768 * 2) / 1e9
+    assert messages == pytest.approx(of_gradients + of_blocks)
+    with pytest.raises(ValueError, match="speed --work pretrain --sizes base"):
+        scaling.check_scaling(tmp_path)
+    row = {"implementations": {scaling.OURS: {"fraction_of_matrix_rate": 0.5}}}
+    speed_file = {"device": "this", "backend": "torch", "results": {scaling.CASE: row}}
+    (tmp_path / "speed.json").write_text(json.dumps(speed_file))
+    scaling.check_scaling(tmp_path)
+    assert "| BERT-large | 8 A100, NVLink | 1 x 8 |" in capsys.readouterr().out
