@@ -5,7 +5,7 @@ import sys
 import traceback
 
 # The library's errors. Their messages state the rule, the fix and the received value.
-EXPLAINED = (ValueError, TypeError, OSError, ImportError, FloatingPointError)
+EXPLAINED = (ValueError, TypeError, OSError, ImportError, FloatingPointError, MemoryError)
 
 
 def add_debug(parser, commands):
@@ -28,7 +28,7 @@ def add_debug_flag(parser, default=argparse.SUPPRESS):
 
 
 def show_error(error, debug):
-    """Prints the message of an error, and its type if it is not one of `EXPLAINED`.
+    """Prints the message of an error, and its type if it is not `EXPLAINED` or has no message.
 
     Args:
         error: The exception.
@@ -40,7 +40,7 @@ def show_error(error, debug):
     if debug:
         traceback.print_exception(error)
     text = str(error)
-    if not isinstance(error, EXPLAINED):
+    if not text or not isinstance(error, EXPLAINED):
         text = f"{type(error).__name__}: {error}"
         text += "" if debug else " (--debug shows the traceback)"
     print(f"error: {text}", file=sys.stderr)

@@ -73,8 +73,9 @@ The same training and test examples. A frozen encoder stands under the network o
 word vectors.
 """
 DIFFERENCES = """\
-Differences in points, with 95 % intervals over seeds and test examples. + ELMo is the network on
-word vectors and ELMo of the first table.
+Differences in points, with 95 % intervals over seeds and test examples. The intervals are not
+corrected for the number of comparisons. + ELMo is the network on word vectors and ELMo of the first
+table.
 """
 MARK = " †"
 SEEN_BEFORE = "† MiniLM has read the training examples of this task in its contrastive tuning.\n"

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.__main__ import main as of_benchmarks
+from glue_tasks.errors import show_error
 from keras_plm.cli.main import main
 from keras_plm.datasets.tasks import task_from_file
 from keras_plm.experiments.runner import Runner
@@ -217,6 +218,18 @@ def test_debug_shows_the_traceback(monkeypatch, tmp_path, capsys):
         assert error == "error: KeyError: 'wrong' (--debug shows the traceback)\n"
         assert command("--debug") == 2
         assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "error, shown",
+    [
+        (MemoryError("A step must fit"), "error: A step must fit\n"),
+        (MemoryError(), "error: MemoryError:  (--debug shows the traceback)\n"),
+    ],
+)
+def test_memory_errors_are_explained_if_they_have_a_message(error, shown, capsys):
+    assert show_error(error, debug=False) == 2
+    assert capsys.readouterr().err == shown
 
 
 def test_warnings_omit_source_location_without_debug(monkeypatch):
