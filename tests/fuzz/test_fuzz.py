@@ -48,6 +48,7 @@ NOT_FUZZED = {
     "keras_plm/files/opening.py:__init__": "what is compressed, in other cases",
     "keras_plm/files/writing.py:_with_reader": "a pipe to write to",
     "keras_plm/tokenizers/text.py:_undecodable": "read again after an error",
+    "keras_plm/training/half_precision.py:_processor_has_bfloat16": "/proc",
     "keras_plm/transfer/_feature_files.py:_reserved": "maps what it has just made",
 }
 
