@@ -40,7 +40,8 @@ def check_inputs(model, inputs, max_new_tokens):
 
     Raises:
         TypeError: If `inputs` is not a dict of the arrays that the model reads.
-        ValueError: If a prompt is empty, or as `check_max_new_tokens`.
+        ValueError: If a prompt is empty or has padding before a token, or as
+            `check_max_new_tokens`.
     """
     causal = getattr(model, "causal", False)
     needed = {"token_ids", "padding_mask"} if causal else set()
@@ -52,9 +53,16 @@ def check_inputs(model, inputs, max_new_tokens):
     inputs = {name: np.asarray(array) for name, array in inputs.items() if name != "target_ids"}
     length = keras.tree.flatten(inputs)[0].shape[1]
     if causal:
-        lengths = inputs["padding_mask"].sum(axis=1)
+        real = inputs["padding_mask"].astype("bool")
+        lengths = real.sum(axis=1)
         if not lengths.all():
             raise ValueError("A prompt needs 1 token or more. Received: a row of padding only")
+        if (real[:, 1:] > real[:, :-1]).any():
+            row = int((real[:, 1:] > real[:, :-1]).any(axis=1).argmax())
+            raise ValueError(
+                "Padding must follow the tokens of a prompt: `tokenizer.pack` puts it there. "
+                f"Received: padding before a token in row {row}"
+            )
         length = int(lengths.max())
     return inputs, check_max_new_tokens(model, length, max_new_tokens, f"inputs of length {length}")
 

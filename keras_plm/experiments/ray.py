@@ -104,7 +104,7 @@ def run_on_ray(jobs, workspace, seeds, progress, finished=None, address="auto", 
                 lines, error = ray.get(reference)
                 for line in lines:
                     progress(line)
-                if error is not None:
+                if error is not None and reference in asked:  # jobs report their prerequisites
                     failed[asked[reference]] = ValueError(error)
                 if finished is not None:
                     finished(len(asked) - sum(other in asked for other in left))

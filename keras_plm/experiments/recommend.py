@@ -201,8 +201,16 @@ def recommendation(frozen, tuned=None):
     apart = {other.name: best.above(other) for other in others}
     unknown = [name for name, found in apart.items() if found is None]
     alike = [n for n, found in apart.items() if found is not None and found.low <= 0 <= found.high]
+    higher = [n for n, found in apart.items() if found is not None and found.high < 0]
     words = f"Frozen features: use {best.name}, first on the dev set."
-    if len(unknown) < len(others) and not alike:
+    if higher:
+        scores = "scores" if len(higher) == 1 else "score"
+        words += (
+            f" On the evaluation split {', '.join(higher)} {scores} higher; the interval of the "
+            "difference excludes zero. Dev set and evaluation split disagree: a larger dev set "
+            "ranks them better."
+        )
+    if len(unknown) < len(others) and not alike and not higher:
         which = "choice with an interval" if unknown else "choice"
         words += f" Every other {which} scores lower; the interval of the difference excludes zero."
     elif alike:

@@ -36,8 +36,9 @@ def _words(y_true, y_pred):
     return np.array(rows, "float64")
 
 
-def _f1(y_true, y_pred):
-    positive = sorted(set(y_true) | set(y_pred))[-1]  # as `metrics.f1` chooses it
+def _f1(y_true, y_pred, positive=None):
+    if positive is None:
+        positive = sorted(set(y_true) | set(y_pred))[-1]  # as `metrics.f1` chooses it
     true, pred = (np.array([y == positive for y in labels]) for labels in (y_true, y_pred))
     return np.stack([true & pred, true, pred], axis=1).astype("float64")
 

@@ -9,6 +9,7 @@ from keras_plm.files.arguments import check_type
 from keras_plm.files.sequences import as_list, as_text, as_texts
 from keras_plm.heads.encoded import check_stateless, check_word_vectors
 from keras_plm.heads.readers.reading import check_serves, texts_of
+from keras_plm.heads.task_network import COMBINES
 from keras_plm.layers import LayerChoice
 from keras_plm.models.encoder import check_encoder
 from keras_plm.training.fit import check_vocabulary
@@ -56,6 +57,26 @@ def check_vectors(placement, reader, words, task_network, pairs):
         )
 
 
+def check_settings(task_network, layers, placement, dropout):
+    """Raises unless a task network has the settings of its head, which a saved head restores."""
+    mix = {"combine": layers.combine if layers else "concat"}
+    if mix["combine"] == "mix":
+        mix |= {"penalty": placement.penalty, "layer_norm": placement.mix_norm}
+    wanted = {"dropout": {"rate": dropout}}
+    for place, name in COMBINES.items():
+        wanted[name] = mix
+        wanted[f"feature_dropout_{place}"] = {"rate": placement.feature_dropout}
+    for layer in task_network.layers:
+        for name, value in wanted.get(layer.name, {}).items():
+            if (found := getattr(layer, name, value)) != value:
+                raise ValueError(
+                    "A task network and its head must have the same `layers`, `placement` and "
+                    "`dropout`: give the head those of the network. Received: "
+                    f"{name}={found!r} in the layer {layer.name!r} of the network, {value!r} in "
+                    "the head"
+                )
+
+
 def as_examples(head, x, pairs, choices):
     """Returns the `Unlabelled` examples of the arguments of `Head.predict`.
 
@@ -92,7 +113,7 @@ def as_examples(head, x, pairs, choices):
 
 
 def check_pairs(head, examples):
-    """Raises unless each example has a second text where the head reads two, and fits in rows."""
+    """Raises unless each example has as many texts as the head reads, and fits in rows."""
     paired = [getattr(example, "pair", None) is not None for example in examples]
     if (head.pairs or texts_of(head.reader)) and not all(paired):
         what = f"with `pairs={head.pairs!r}`" if head.pairs else "with a reader of two texts"
@@ -100,6 +121,11 @@ def check_pairs(head, examples):
             f"A head {what} needs two texts per example: give it "
             "`Example(text, label, pair)`, or give texts and `pairs` to `predict`. "
             f"Received: example {paired.index(False)} without a pair"
+        )
+    if head.kind == "words" and any(paired):
+        raise ValueError(
+            f"`{type(head).__name__}` labels the words of one text: leave pairs out. "
+            f"Received: example {paired.index(True)} with a pair"
         )
     if not (head.pairs or getattr(head.tokenizer, "joint_pairs", True)) and any(paired):
         raise ValueError(

@@ -14,7 +14,7 @@ from keras_plm.heads.head import Head, softmax
 from keras_plm.heads.readers import BiAttention
 from keras_plm.heads.readers.reading import texts_of
 from keras_plm.heads.task_network import Combine, Placement, TaskNetwork
-from keras_plm.layers import LayerChoice, Pooling
+from keras_plm.layers import Dropout, LayerChoice, Pooling
 from keras_plm.models import WordVectors
 from keras_plm.models.encoder import Encoder
 from keras_plm.tokenizers.subwords import SubwordTokenizer
@@ -143,7 +143,7 @@ class Classifier(Head):
         pool: str = "max",
     ) -> TaskNetwork:
         if pairs is True:
-            return cls.build_pair_network(shape, num_labels, layers, pool, dropout)
+            return cls.build_pair_network(shape, num_labels, layers, pool, dropout, placement)
         return super().build_task_network(
             shape, num_labels, layers, reader, dropout, placement, words, pairs
         )
@@ -156,13 +156,24 @@ class Classifier(Head):
         layers: LayerChoice | None = None,
         pool: str = "max",
         dropout: float = 0.1,
+        placement: Placement | None = None,
     ) -> TaskNetwork:
         """Builds the network from features (B, 2, T, *shape) of two texts to logits."""
+        placement = placement or Placement()
         features = keras.Input((2, None, *shape), name="features")
         mask = keras.Input((2, None), dtype="bool", name="padding_mask")
-        combine = Combine(layers.combine if layers else "concat", name="combine")
+        combine = Combine(
+            layers.combine if layers else "concat",
+            placement.penalty,
+            placement.mix_norm,
+            name="combine",
+        )
         masks = [mask[:, i] for i in range(2)]
-        first, second = (combine(features[:, i], padding_mask=masks[i]) for i in range(2))
+        texts = [combine(features[:, i], padding_mask=masks[i]) for i in range(2)]
+        if placement.feature_dropout:
+            drop = Dropout(placement.feature_dropout, name="feature_dropout_input")
+            texts = [drop(x) for x in texts]
+        first, second = texts
         both = BiAttention(name="bi_attention")(
             first, second=second, first_mask=masks[0], second_mask=masks[1]
         )

@@ -29,6 +29,7 @@ from keras_plm.heads.checks import (
     as_examples,
     check_pairs,
     check_parts,
+    check_settings,
     check_trained_on,
     check_vectors,
 )
@@ -95,6 +96,8 @@ class Head(FitsBatches, keras.Model):
         check_type(placement, "placement", Placement, "`Placement('output')`")
         check_parts(type(self), encoder, tokenizer, layers, reader, dropout, frozen, task_network)
         check_vectors(placement, reader, words, task_network, pairs)
+        if task_network is not None:
+            check_settings(task_network, layers, placement, dropout)
 
         encoded = Encoded(encoder, layers, frozen, rows=2 if pairs else rows)
         features, real = self.features_of(encoded, pool, pairs)

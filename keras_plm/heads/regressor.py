@@ -126,11 +126,12 @@ class Regressor(Classifier):
     def decode(
         labels: Iterable[Any], logits: Any, source: Any, probabilities: bool = False
     ) -> list[Any]:
-        """Returns the score of each example."""
+        """Returns the score of each example, the mean of its windows."""
         if probabilities:
             raise ValueError(
                 "Scores have no `probabilities`: omit the argument. Received: probabilities=True"
             )
         low, high = labels
-        fractions = np.clip(np.stack(logits)[:, 0].astype("float64"), 0, 1)
+        rows, windows = np.stack(logits)[:, 0], np.bincount(source.examples_of)
+        fractions = np.clip(np.bincount(source.examples_of, rows) / windows, 0, 1)
         return [float(score) for score in low + (high - low) * fractions]

@@ -13,6 +13,7 @@ from keras import ops
 from keras_plm.files.arguments import check_number, check_whole
 from keras_plm.files.sequences import Tensor
 from keras_plm.layers import Dropout
+from keras_plm.layers._fused.softmax import wide_dtype
 
 FEATURE_DIM = 20  # width of the vectors of span widths and distances: Lee et al. 2017, section 7.1
 DISTANCES = (1, 2, 3, 4, 5, 8, 16, 32, 64)  # first distances of the bins: Clark and Manning 2016
@@ -178,7 +179,8 @@ class SpanRanking(keras.layers.Layer):
         after = starts + widths + 1
         after = ops.concatenate([after[..., None], gather(after, antecedents)], axis=-1)
         linked = ops.concatenate([own[..., None], fine], axis=-1)
-        links = ops.stack([linked, *(ops.cast(a, linked.dtype) for a in (first, after))], axis=-1)
+        wide = wide_dtype(linked)  # half precision does not hold the numbers of all words
+        links = ops.stack([ops.cast(part, wide) for part in (linked, first, after)], axis=-1)
         ranked = ops.stack([scores, ops.cast(scores >= lowest, scores.dtype)], axis=-1)
         shape = (ops.shape(x)[0], -1, self.max_span_width, 2)
         return {"links": links, "mentions": ops.reshape(ranked, shape)}
@@ -282,8 +284,9 @@ class SpanRanking(keras.layers.Layer):
 
     def compute_output_spec(self, x, padding_mask, sentence_ids, training=None):
         mentions = (*x.shape[:2], self.max_span_width, 2)
+        wide = "float64" if self.compute_dtype == "float64" else "float32"
         return {
-            "links": keras.KerasTensor((x.shape[0], None, None, 3), dtype=self.compute_dtype),
+            "links": keras.KerasTensor((x.shape[0], None, None, 3), dtype=wide),
             "mentions": keras.KerasTensor(mentions, dtype=self.compute_dtype),
         }
 

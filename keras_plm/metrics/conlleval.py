@@ -13,6 +13,7 @@ from keras_plm.metrics._inputs import both
 from keras_plm.metrics.tag_schemes import check_marks
 
 BEGINS, ENDS = ("B", "S", "U"), ("E", "L", "S", "U")
+TOTALS = {"all", "accuracy"}  # rows that are no types of spans
 
 
 def spans(tags: Sequence[str]) -> list[tuple[str, int, int]]:
@@ -57,8 +58,9 @@ def span_scores(y_true: Iterable[Any], y_pred: Iterable[Any]) -> dict[str, Any]:
         `true`, `found` and `correct`; and `"accuracy"`, the fraction of equal tags.
 
     Raises:
-        ValueError: If the numbers of sentences or words differ, tags mark no spans, or tags are of
-            several schemes, see `tag_scheme`. Spans of IOBES may lack an end.
+        ValueError: If the numbers of sentences or words differ, tags mark no spans, a type has the
+            name `"all"` or `"accuracy"`, or tags are of several schemes, see `tag_scheme`. Spans
+            of IOBES may lack an end.
 
     >>> scores = span_scores([["B-A", "I-A", "O"]], [["B-A", "O", "B-A"]])
     >>> scores["all"]["true"], scores["all"]["found"], scores["all"]["correct"]
@@ -78,6 +80,11 @@ def span_scores(y_true: Iterable[Any], y_pred: Iterable[Any]) -> dict[str, Any]:
         check_marks(sentences)
     names = sorted({tag for tag in chain(*y_true, *y_pred)} - {"O"})
     types = sorted({name.partition("-")[2] for name in names})
+    if taken := TOTALS.intersection(types):
+        raise ValueError(
+            "A type of spans must not have the name of a total, 'all' or 'accuracy': rename it. "
+            f"Received: the type {min(taken)!r}"
+        )
     gold, predicted = (_Chunks(sentences, names, types) for sentences in (y_true, y_pred))
     same = gold.starts & predicted.starts & (gold.kinds == predicted.kinds)
     same &= gold.ends == predicted.ends

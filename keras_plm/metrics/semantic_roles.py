@@ -9,14 +9,15 @@ from keras_plm.metrics.conlleval import spans
 from keras_plm.metrics.tag_schemes import check_marks
 
 PREDICATE, CONTINUED = "V", "C-"
+TOTAL = "all"  # row of all arguments
 
 
 def roles(tags: Sequence[str]) -> list[tuple[str, tuple[tuple[int, int], ...]]]:
     """Finds the arguments that the tags of a predicate mark.
 
     A span `C-X` continues the last argument `X` before it: both are one argument. Without such an
-    argument it stands for itself. The predicate's own span, `V` or `C-V`, is no argument. `R-X`, a
-    reference to an argument, is one of its own.
+    argument it is an argument `X`. The predicate's own span, `V` or `C-V`, is no argument. `R-X`,
+    a reference to an argument, is one of its own.
 
     Args:
         tags: A tag per word, such as `"B-ARG0"`, `"I-ARG0"`, `"O"`.
@@ -34,7 +35,7 @@ def roles(tags: Sequence[str]) -> list[tuple[str, tuple[tuple[int, int], ...]]]:
         if label != kind and last:
             found[last[-1]] = kind, (*found[last[-1]][1], (start, end))
         elif kind != PREDICATE:
-            found.append((label, ((start, end),)))
+            found.append((kind, ((start, end),)))
     return found
 
 
@@ -54,13 +55,14 @@ def role_scores(y_true: Iterable[Any], y_pred: Iterable[Any]) -> dict[str, dict[
         `true`, `found` and `correct`.
 
     Raises:
-        ValueError: If the numbers of predicates or words differ, or tags mark no spans.
+        ValueError: If the numbers of predicates or words differ, tags mark no spans, or an
+            argument has the label `"all"`.
 
     >>> scores = role_scores([["B-ARG0", "B-V", "B-ARG1"]], [["B-ARG0", "B-V", "B-ARG2"]])
     >>> scores["all"]["f1"], scores["ARG0"]["f1"]
     (0.5, 1.0)
     """
-    counts = {"all": [0, 0, 0]}
+    counts = {TOTAL: [0, 0, 0]}
     for i, (gold, predicted) in enumerate(zip(*both(y_true, y_pred), strict=True)):
         gold, predicted = as_list(gold, "y_true", "tags"), as_list(predicted, "y_pred", "tags")
         if len(gold) != len(predicted):
@@ -73,8 +75,13 @@ def role_scores(y_true: Iterable[Any], y_pred: Iterable[Any]) -> dict[str, dict[
         true, found = set(roles(gold)), set(roles(predicted))
         for place, arguments in enumerate((true, found, true & found)):
             for label, _ in arguments:
+                if label == TOTAL:
+                    raise ValueError(
+                        f"The label {TOTAL!r} is the row of all arguments: rename the label. "
+                        f"Received: {TOTAL!r} of predicate {i}"
+                    )
                 counts.setdefault(label, [0, 0, 0])[place] += 1
-                counts["all"][place] += 1
+                counts[TOTAL][place] += 1
     return {label: _of_counts(*of_label) for label, of_label in counts.items()}
 
 
@@ -90,7 +97,7 @@ def role_f1(y_true: Iterable[Any], y_pred: Iterable[Any]) -> float:
     >>> role_f1([["B-ARG0", "B-V"]], [["O", "B-V"]])
     0.0
     """
-    return role_scores(y_true, y_pred)["all"]["f1"]
+    return role_scores(y_true, y_pred)[TOTAL]["f1"]
 
 
 def _of_counts(true, found, correct):

@@ -235,6 +235,7 @@ class FeatureStore:
             ValueError: If `words` is not a `WordVectors`, or the store would be too large.
         """
         check_word_vectors(words)
+        tokenizer = fitting(tokenizer, encoder)
         own, limit = words.tokenizer(), encoder.max_sequence_length
         if pool == TOKENS:  # windows of as many words, with room for the other's special tokens
             room = min(limit or MAX_LENGTH, MAX_LENGTH) - tokenizer.num_special()

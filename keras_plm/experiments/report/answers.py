@@ -6,6 +6,7 @@ import numpy as np
 
 from keras_plm.experiments.recommend import Choice, ranked, resampled_scores
 from keras_plm.experiments.report.costs import COSTS, name_of, runs_of
+from keras_plm.experiments.report.result_tables import same_inputs
 from keras_plm.experiments.report.tables import Table, cell
 from keras_plm.experiments.results import SEEDS, ResultFolder
 from keras_plm.experiments.statistics import contrast_of, score_interval
@@ -21,7 +22,8 @@ def answers(folders):
     """Returns a table of the best run of each folder and task.
 
     The dev set ranks the runs: the first one's score on the evaluation split is not a best of many.
-    Only runs with the largest number of training examples of the task are compared.
+    Only runs with the largest number of training examples of the task are compared, with the data
+    and weights of most of them.
 
     Args:
         folders: `{name: folder of results}`.
@@ -48,7 +50,8 @@ def _choices(kept):
             examples[id(result)] = result, kept.examples(name, result.get("hash"))
         except ValueError:  # the section of the folder names the damaged file
             continue
-    for of_run in runs_of([result for result, _ in examples.values()]):
+    same, _ = same_inputs([result for result, _ in examples.values()])
+    for of_run in runs_of(same):
         first = of_run[0]
         whole = all(r.get(name) is not None for r in of_run for name in NEEDED)
         if whole and "train" in (first.get("counts") or {}):

@@ -2,7 +2,7 @@
 
 import itertools
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 
 import numpy as np
 
@@ -77,8 +77,8 @@ def variant(fields):
 def of_runs(results):
     """Selects the results that a table of runs can show.
 
-    It leaves out runs whose seeds have different settings, and runs with the settings of another
-    run.
+    It leaves out runs whose seeds have different settings, runs with the settings of another run,
+    and runs with other data or weights than most runs of their task and encoder.
 
     Returns:
         `(results, [reason for leaving out a result])`.
@@ -118,9 +118,37 @@ def of_runs(results):
             shown += seeds
         except ValueError as error:
             odd.append(str(error))
+    shown, others = same_inputs(shown)
+    odd += [
+        f"{_where(result)}: Runs of one task and encoder must have the same data and weights: give "
+        "other data a folder of results of its own. Received: other data or weights than most runs "
+        f"of {result['task']}"
+        for result in others
+    ]
     if odd and not shown:
         raise ValueError(odd[0])
     return shown, odd
+
+
+def same_inputs(results):
+    """Separates results whose data or weights differ from those of most comparable results.
+
+    Returns:
+        `(comparable results, other results)`.
+    """
+
+    def group(result):
+        settings = result.get("settings") or {}
+        read = (settings.get(name) for name in ("words", "document_tokens"))
+        return tuple(map(str, (result["task"], result["encoder"], *read)))
+
+    inputs = defaultdict(Counter)
+    for result in results:
+        if result.get("inputs") is not None:
+            inputs[group(result)][result["inputs"]] += 1
+    most = {name: counts.most_common(1)[0][0] for name, counts in inputs.items()}
+    same = [result.get("inputs") in (None, most.get(group(result))) for result in results]
+    return tuple([r for r, s in zip(results, same, strict=True) if s is of] for of in (True, False))
 
 
 def rows_of(results):

@@ -10,6 +10,7 @@ import functools
 import glob
 import os
 import time
+import zipfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from keras_plm.checkpoints.packages import model_name
 from keras_plm.data.documents import join_sentences, part_sentences
 from keras_plm.data.labels import label_names, tag_scheme_of
 from keras_plm.data.task import Example, Task
+from keras_plm.datasets.tasks import TASKS
 from keras_plm.experiments.config import Run
 from keras_plm.experiments.environment import environment, peak_memory_mb, reset_peak_memory
 from keras_plm.experiments.flags import policy
@@ -114,7 +116,9 @@ class Runner:
             every = [example for part in self.examples.values() for example in part]
             self.scheme = tag_scheme_of(every)
         texts = [[_content(e) for e in part] for part in self.examples.values()]
-        self._data_and_weights = fingerprint(self.pretrained, self.tokenizer, texts)
+        self._data_and_weights = fingerprint(
+            self.pretrained, self.tokenizer, texts, *_own_settings(self.task)
+        )
 
     def parts(self, run: Run) -> tuple[dict[str, Sequence[Example]], dict | None]:
         """Returns the examples of a run by split; for joined sentences, also their words."""
@@ -157,14 +161,17 @@ class Runner:
         return self.kept.file(self.result_name(run, seed))
 
     def key(self, run: Run, seed: int) -> str:
-        """Returns the hash of configuration, data and encoder weights."""
+        """Returns the hash of configuration, data, task and encoder weights."""
         return result_hash(self.task.name, run.to_json(), seed, self._inputs(run))
 
     def _inputs(self, run):
         """Returns a hash of data and weights, with those of word vectors."""
-        if not run.words:
-            return self._data_and_weights
-        return fingerprint([self._data_and_weights, self._word_vectors(run)[1]])
+        parts = [self._data_and_weights]
+        if run.words:
+            parts.append(self._word_vectors(run)[1])
+        if run.document_tokens:  # the groups are the documents
+            parts.append([[example.group for example in e] for e in self.examples.values()])
+        return fingerprint(parts) if len(parts) > 1 else parts[0]
 
     def _word_vectors(self, run):
         """Returns `(encoder, hash)` of a run's word vectors, read once."""
@@ -177,7 +184,9 @@ class Runner:
     def run(self, run: Run, seed: int) -> Record:
         """Runs a configuration unless its result exists, and returns the `Record`.
 
-        It waits for another process that computes the same result.
+        Seed 0 chooses the learning rate: another seed first runs seed 0, unless its result exists.
+        A saved model of other settings, data or weights is trained again and replaced. It waits
+        for another process that computes the same result.
 
         Raises:
             OSError: If the results or the model cannot be written; raised before training.
@@ -186,7 +195,8 @@ class Runner:
 
         def done():
             found = self.result(run, seed)
-            return found if model_file is None or model_file.is_file() else None
+            saved = model_file is None or _hash_in(model_file) == self.key(run, seed)
+            return found if saved else None
 
         if (found := done()) is not None:
             return found
@@ -195,9 +205,8 @@ class Runner:
         if model_file is not None:
             size = 4 * sum(int(np.prod(w.shape)) for w in self.pretrained.weights)
             try_to_write(model_file.parent, size)
-        if seed:  # seed 0 chooses the learning rate
-            with self.kept.one_writer(self.result_name(run, 0), self.say):
-                pass
+        if seed and self.result(run, 0) is None:
+            self.run(run, 0)
         with self.kept.one_writer(name, self.say):
             return done() or self._run(run, seed, model_file)
 
@@ -256,6 +265,8 @@ class Runner:
         if model_file is not None:
             with replacing(model_file, ".keras") as temporary:
                 self._whole(run, model, record.learning_rate, seed, labels).save(temporary)
+                with zipfile.ZipFile(temporary, "a") as archive:
+                    archive.comment = record.hash.encode()
             size = model_file.stat().st_size / 1e6
             part = " with its frozen encoder" if run.reads_features else ""
             saved = f"; the model{part} is {model_file} ({size:,.1f} MB)"
@@ -555,6 +566,25 @@ def _content(example):
     lists = [list(values) for values in later if values is not None]
     values = [v for v in (example.predicate, example.sentences) if v is not None]
     return (example.text, example.pair, example.label, *lists, *values)
+
+
+def _own_settings(task):
+    """Returns what determines a result of a task, if `TASKS` has no equal task of this name."""
+
+    def settings(of):
+        return [of.head.__name__, list(of.metrics), of.symmetric, list(of.labels)]
+
+    known = TASKS.get(task.name)
+    return [] if known is not None and settings(known) == settings(task) else [settings(task)]
+
+
+def _hash_in(model_file):
+    """Returns the hash of the result in a saved model, or `None`."""
+    try:
+        with zipfile.ZipFile(model_file) as archive:
+            return archive.comment.decode(errors="replace")
+    except (OSError, zipfile.BadZipFile):
+        return None
 
 
 def _curve(log):

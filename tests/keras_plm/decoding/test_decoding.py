@@ -15,7 +15,7 @@ from keras_plm.decoding import (
     sample,
     until_stop,
 )
-from keras_plm.models import BERT, Seq2Seq, Transformer
+from keras_plm.models import BERT, GPT, Seq2Seq, Transformer
 from keras_plm.tokenizers import BytePair, WordPiece
 from keras_plm.training.optimizers import BertAdamW
 from tests.helpers.checks import assert_close, to_numpy, under_torch
@@ -238,6 +238,15 @@ def test_decoding_loop_ends_after_all_texts_ended():
 def test_bad_settings_are_named(decode, options, message):
     with pytest.raises(ValueError, match=message):
         decode(MODELS["one_vector"](), INPUTS, START, END, **options)
+
+
+@pytest.mark.parametrize("decode", [greedy, sample, beam_search])
+def test_padding_before_a_prompt_is_refused(decode):
+    model = GPT(13, 1, 2, hidden_dim=8, intermediate_dim=16, max_sequence_length=20)
+    rows = np.array([[5, 6, 7], [0, 5, 6]])
+    inputs = {"token_ids": rows, "padding_mask": rows > 0}
+    with pytest.raises(ValueError, match="Padding must follow.*Received: padding.*in row 1"):
+        decode(model, inputs, 0, 1, max_new_tokens=3)
 
 
 def test_learned_positions_limit_the_output_length():

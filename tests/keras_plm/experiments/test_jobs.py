@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from keras_plm import save
 from keras_plm.experiments import jobs, plan
 from keras_plm.experiments.config import Run
 from keras_plm.experiments.jobs import Job, Prerequisite, Worker, Workspace, check, run_jobs
+from keras_plm.experiments.ray import run_on_ray
 from keras_plm.models import GPT
 from keras_plm.tokenizers import BytePair
 from tests import ROOT
@@ -276,6 +278,47 @@ def test_jobs_run_on_a_ray_cluster(corpus_files, tmp_path, capsys):
     assert {p: p.stat().st_mtime_ns for p in kept}.items() == {
         p: p.stat().st_mtime_ns for p in (tmp_path / "r").glob("**/rte/*.seed*.json")
     }.items()
+
+
+class Reference:
+    """Replaces a reference to the result of a Ray task."""
+
+    def __init__(self, value):
+        self.value = value
+
+
+class RemoteFunction:
+    """Replaces a function of a Ray cluster: runs it at once."""
+
+    def __init__(self, function):
+        self.function = function
+
+    def options(self, **options):
+        return self
+
+    def remote(self, *arguments):
+        return Reference(self.function(*(getattr(a, "value", a) for a in arguments)))
+
+
+def test_failed_prerequisite_on_ray_fails_only_its_jobs(workspace, done, monkeypatch):
+    ray = types.SimpleNamespace(
+        remote=RemoteFunction,
+        init=lambda *arguments, **options: None,
+        get=lambda reference: reference.value,
+        wait=lambda left: (left[:1], left[1:]),
+        shutdown=lambda: None,
+    )
+    monkeypatch.setitem(sys.modules, "ray", ray)
+
+    def make(progress):
+        raise ValueError("No file books/train.txt")
+
+    needing = job("mrpc", needs=(Prerequisite("word vectors", make),))
+    failed = run_on_ray([needing, job("rte")], workspace, 2, lambda line: None)
+    assert {asked: str(error) for asked, error in failed.items()} == {
+        (needing, seed): "No file books/train.txt" for seed in (0, 1)
+    }
+    assert done == [("rte", 1, 0), ("rte", 1, 1)]
 
 
 def test_each_suite_has_either_jobs_or_a_run_function():

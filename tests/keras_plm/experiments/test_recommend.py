@@ -63,6 +63,15 @@ def test_recommendation_lists_inseparable_choices():
     assert "excludes zero. One seed has no spread" in recommendation(one)
 
 
+def test_recommendation_names_choices_that_score_higher():
+    choices = [choice("last", 0.7, dev_score=0.9), choice("elmo_mix", 0.85, dev_score=0.89, seed=1)]
+    words = recommendation(choices)
+    assert "use last, first on the dev set. On the evaluation split elmo_mix scores higher" in words
+    assert "scores lower" not in words
+    words = recommendation([*choices, choice("layer_1", 0.3, dev_score=0.5, seed=2)])
+    assert "elmo_mix scores higher" in words and "scores lower" not in words
+
+
 def test_recommendation_of_many_inseparable_choices_names_the_others():
     near = [choice("last", 0.8), *(choice(f"layer_{i}", 0.797, seed=i) for i in range(1, 5))]
     assert recommendation(near).endswith("No other choice is separable from it.")

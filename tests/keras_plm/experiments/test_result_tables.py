@@ -11,6 +11,7 @@ from keras_plm.experiments.recommend import Choice
 from keras_plm.experiments.report.result_tables import (
     layer_figure,
     markdown,
+    of_runs,
     place_of_layers,
 )
 
@@ -146,6 +147,21 @@ def test_seeds_of_different_runs_are_not_averaged():
     results[1]["inputs"] = "other weights"
     with pytest.raises(ValueError, match="Seeds of one run share settings"):
         markdown(results)
+
+
+def test_runs_with_other_data_are_left_out():
+    def of(method, seed=0, inputs="abc", **fields):
+        settings = Run(method=method, **fields).to_json()
+        return result(method, "t", 0.5, seed) | {"inputs": inputs, "settings": settings}
+
+    results = [of("scratch"), of("scratch", 1)]
+    other = of("fine_tune", inputs="other labels")
+    words = [of("features", inputs="with words", layers="last", reader="bilstm", words="w")]
+    shown, odd = of_runs([*results, other, *words])
+    assert shown == [*results, *words] and len(odd) == 1
+    assert "Runs of one task and encoder must have the same data and weights" in odd[0]
+    without = {name: value for name, value in other.items() if name != "inputs"}
+    assert of_runs([*results, without]) == ([*results, without], [])
 
 
 def test_row_label_shows_an_unusual_number_of_examples():

@@ -165,6 +165,17 @@ def test_layer_reloads_and_learns(tmp_path):
     check_layer(layer, inputs, tmp_path, learns=False)
 
 
+@pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
+def test_half_precision_preserves_the_numbers_of_words(dtype):
+    layer = SpanRanking(max_span_width=2, spans_per_word=1.0, hidden_dim=4, dtype=dtype)
+    count = 2101
+    x = np.random.default_rng(0).normal(size=(1, count, 8)).astype("float32")
+    links = layer(x, np.ones((1, count), bool), np.zeros((1, count), "int32"))["links"]
+    first, after = np.moveaxis(to_numpy(links), -1, 0)[1:]
+    widths = set((after - first).ravel().tolist())
+    assert after.max() > 2048 and widths == {1.0, 2.0}
+
+
 def test_padding_changes_no_score():
     model, (short, long) = model_of(), documents(2)
     words, sizes = long.text * 2, [*long.sentences] * 2

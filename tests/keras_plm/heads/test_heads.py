@@ -10,7 +10,7 @@ import pytest
 
 from keras_plm.data.examples import batches
 from keras_plm.data.task import Example
-from keras_plm.heads import Classifier, CRFTagger, Frozen, MultipleChoice, Tagger
+from keras_plm.heads import Classifier, CRFTagger, Frozen, MultipleChoice, Regressor, Tagger
 from keras_plm.heads.readers import BiAttention, BiLSTM
 from keras_plm.layers import LayerChoice
 from keras_plm.metrics import SpanF1, accuracy, span_f1
@@ -391,6 +391,21 @@ def test_long_word_lists_are_classified_once():
         together = model.predict(words, probabilities=True)
         assert together.shape == (4, 2)
         assert_close(model.predict([words[1]], probabilities=True)[0], together[1], atol=1e-5)
+
+
+def test_score_of_a_long_word_list_is_the_mean_of_its_windows():
+    words = [example.text.split() for example in texts()[:3]]
+    words[1] = words[1] * 40
+    model = Regressor(encoder(), (0, 5), tokenizer=TOKENIZER, reader=BiLSTM(3))
+    scores = model.predict(words)
+    assert len(scores) == 3
+    assert_close(model.predict(words[2:]), scores[2:], atol=1e-5)
+
+
+def test_taggers_refuse_a_second_text():
+    for head in (Tagger, CRFTagger):
+        with pytest.raises(ValueError, match="labels the words of one text.*Received: example 0"):
+            head(encoder(), TAGS, tokenizer=TOKENIZER).predict([["a"]], pairs=[["b", "c"]])
 
 
 @pytest.mark.compiles

@@ -185,6 +185,27 @@ def test_mix_norm_and_penalty_reach_the_mix():
     assert again.get_config() == mix.get_config()
 
 
+@pytest.mark.parametrize("pairs", [True, "pooled"])
+def test_placement_reaches_the_network_of_pairs(pairs):
+    placement = Placement("input", 0.5, True, 0.3)
+    options = {"tokenizer": TOKENIZER, "layers": MIX, "pairs": pairs, "placement": placement}
+    network = Classifier(encoder(), LABELS, **options).task_network
+    mix = network.get_layer("combine").mix
+    assert mix.layer_norm and mix.penalty == 0.5
+    assert network.get_layer("feature_dropout_input").rate == 0.3
+
+
+@pytest.mark.parametrize(
+    "own", [{"placement": Placement(mix_norm=True)}, {"dropout": 0.7}, {"layers": None}], ids=str
+)
+def test_head_and_its_task_network_have_the_same_settings(own):
+    model = encoder()
+    shape = (len(model.output["layers"]), model.hidden_dim)
+    network = Classifier.build_task_network(shape, 2, **{"layers": MIX, **own})
+    with pytest.raises(ValueError, match="must have the same `layers`, `placement` and `dropout`"):
+        Classifier(model, LABELS, tokenizer=TOKENIZER, layers=MIX, task_network=network)
+
+
 class TestWordsOfAnEncoder:
     def test_words_of_strings_preserve_their_spelling(self):
         found = words_of(["A bxx, (c)", "", "d"], TOKENIZER)

@@ -277,6 +277,9 @@ def test_bad_input_is_explained():
             score([1], [])
     with pytest.raises(ValueError, match="2 and 1 tags in sentence 0"):
         span_f1([["O", "O"]], [["O"]])
+    for name in ("all", "accuracy"):
+        with pytest.raises(ValueError, match=f"name of a total.*Received: the type '{name}'"):
+            span_f1([[f"B-{name}", "B-X"]], [["O", "B-X"]])
     with pytest.raises(ValueError, match="needs two classes"):
         metrics.f1([0, 1, 2], [0, 1, 2])
     # A label that training lacks counts as an error: 1 hit, 1 miss, 1 false positive.

@@ -12,10 +12,10 @@ SAID = ["B-ARG1", "I-ARG1", "O", "B-ARG0", "B-V", "O", "B-C-ARG1", "I-C-ARG1", "
 
 def test_continued_spans_are_one_argument():
     assert roles(SAID) == [("ARG1", ((0, 2), (6, 8))), ("ARG0", ((3, 4),))]
-    # C-X joins the last X before it, and stands for itself without one.
+    # C-X joins the last X before it, and is an X without one.
     tags = ["B-C-ARG1", "B-ARG1", "B-V", "B-ARG1", "B-C-ARG1", "B-C-V", "B-R-ARG1"]
     assert roles(tags) == [
-        ("C-ARG1", ((0, 1),)), ("ARG1", ((1, 2),)), ("ARG1", ((3, 4), (4, 5))),
+        ("ARG1", ((0, 1),)), ("ARG1", ((1, 2),)), ("ARG1", ((3, 4), (4, 5))),
         ("R-ARG1", ((6, 7),)),
     ]  # fmt: skip
 
@@ -36,5 +36,7 @@ def test_scores_by_hand():
 def test_invalid_tags_are_refused():
     with pytest.raises(ValueError, match="Received: 2 and 1 tags of predicate 0"):
         role_scores([["B-V", "O"]], [["B-V"]])
+    with pytest.raises(ValueError, match="The label 'all' is the row of all arguments"):
+        role_scores([["B-all", "B-V"]], [["B-all", "B-V"]])
     with pytest.raises(ValueError, match="1 truths and 0 predictions"):
         role_f1([["B-V"]], [])

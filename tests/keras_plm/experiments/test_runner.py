@@ -1,0 +1,118 @@
+"""The `Runner` on tasks of Python code: order of seeds, hashes, saved models, word vectors."""
+
+import dataclasses
+import functools
+
+import numpy as np
+import pytest
+
+import keras_plm
+from keras_plm import metrics
+from keras_plm.data import Example, Task
+from keras_plm.experiments.config import Run
+from keras_plm.experiments.predict import open_model
+from keras_plm.experiments.runner import Runner
+from keras_plm.heads import Classifier
+from keras_plm.models import GPT, WordVectors
+from keras_plm.tokenizers import BytePair
+
+pytestmark = pytest.mark.backend_neutral
+
+WORDS = [f"w{i}" for i in range(30)]
+FEATURES = Run(method="features", layers="embeddings", epochs=2, learning_rates="1e-2")
+TUNED = Run(epochs=1, learning_rates="1e-3", batch_size=16)
+
+
+@functools.cache
+def examples(split):
+    """Returns texts of five words, labelled by the sum of their numbers."""
+    rng = np.random.default_rng(["train", "dev", "test"].index(split))
+    rows = rng.integers(0, 30, (40, 5))
+    return [Example(" ".join(WORDS[i] for i in row), "ab"[int(row.sum() > 72)]) for row in rows]
+
+
+def a_task(**options):
+    """Returns a task of two labels."""
+    settings = {"metrics": {"accuracy": metrics.accuracy}} | options
+    return Task("sums", lambda folder, split: examples(split), Classifier, **settings)
+
+
+def runner(folder, task=None, encoder="words", **options):
+    """Returns a `Runner` on word vectors."""
+    if not (folder / "words").exists():
+        vectors = np.random.default_rng(0).normal(size=(30, 8))
+        words = WordVectors.from_vectors(WORDS, vectors)
+        keras_plm.save(folder / "words", words, words.tokenizer())
+    paths = (str(folder / name) for name in (encoder, "results", "features"))
+    return Runner(task or a_task(), None, *paths, **options)
+
+
+@pytest.mark.parametrize("run", [FEATURES, TUNED], ids=lambda run: run.method)
+def test_a_later_seed_first_runs_seed_0(run, tmp_path):
+    (tmp_path / "in_order").mkdir()
+    kept = runner(tmp_path / "in_order")
+    expected = [kept.run(run, seed) for seed in (0, 1)]
+    kept = runner(tmp_path)
+    found = [kept.run(run, seed) for seed in (1, 0)][::-1]
+    assert [r.dev_score for r in found] == [r.dev_score for r in expected]
+    assert [r.seed for r in found] == [0, 1] and found[0].dev_score != found[1].dev_score
+
+
+def test_settings_of_an_own_task_are_part_of_the_hash(tmp_path):
+    both = {"accuracy": metrics.accuracy, "f1": metrics.f1}
+    first = runner(tmp_path).run(FEATURES, 0)
+    found = runner(tmp_path, a_task(metrics=both)).run(FEATURES, 0)
+    assert list(found.metrics) == ["accuracy", "f1"] and found.score == first.score
+    others = (a_task(), a_task(symmetric=True), a_task(labels=("a", "b")))
+    assert len({runner(tmp_path, task).key(FEATURES, 0) for task in others}) == 3
+
+
+def test_documents_of_joined_sentences_are_part_of_the_hash(tmp_path):
+    joined, keys = dataclasses.replace(FEATURES, document_tokens=32), []
+    for of_group in (2, 3):
+        rows = [
+            dataclasses.replace(e, group=str(i // of_group))
+            for i, e in enumerate(examples("train"))
+        ]
+        kept = runner(tmp_path, dataclasses.replace(a_task(), read=lambda f, s, r=rows: r))
+        keys.append([kept.key(run, 0) for run in (FEATURES, joined)])
+    (plain, first), (same, second) = keys
+    assert plain == same and first != second
+
+
+def test_a_saved_model_of_other_data_is_replaced(tmp_path):
+    def run(labels, models):
+        rows = [Example(WORDS[0], labels[0]), Example(WORDS[1], labels[1])] * 20
+        task = dataclasses.replace(a_task(), read=lambda folder, split: rows)
+        kept = runner(tmp_path, task, models=models)
+        settings = dataclasses.replace(FEATURES, epochs=20, learning_rates="1e-1")
+        assert kept.run(settings, 0).score == 1.0
+        return open_model(kept.model_file(settings)).predict(WORDS[:2]) if models else None
+
+    models = str(tmp_path / "models")
+    assert list(run("ab", models)) == ["a", "b"]
+    run("ba", None)
+    assert list(run("ba", models)) == ["b", "a"]
+
+
+def test_metrics_with_arguments_keep_their_examples(tmp_path):
+    positive = functools.partial(metrics.f1, positive="a")
+    kept = runner(tmp_path, a_task(metrics={"f1": positive}))
+    found = kept.run(FEATURES, 0)
+    kind, parts = kept.kept.examples(kept.result_name(FEATURES, 0), found.hash)["f1"]
+    hits, true, predicted = parts.sum(axis=0)
+    assert kind == "f1" and found.score == pytest.approx(2 * hits / (true + predicted))
+
+
+def test_word_vectors_next_to_a_gpt_read_long_texts(tmp_path):
+    (tmp_path / "text.txt").write_text(f"{' '.join(WORDS)}\n" * 20)
+    tokenizer = BytePair.train(tmp_path / "text.txt", 300, lowercase=False, scheme="gpt")
+    encoder = GPT(tokenizer.text_size, 1, 2, 8, 16, max_sequence_length=16)
+    keras_plm.save(tmp_path / "gpt", encoder, tokenizer)
+    rows = [Example(" ".join(WORDS), "a"), Example(WORDS[0], "b")] * 10
+    task = dataclasses.replace(a_task(), read=lambda folder, split: rows)
+    kept = runner(tmp_path, task, encoder="gpt")
+    run = dataclasses.replace(
+        FEATURES, layers="last", reader="bilstm", units=4, words=str(tmp_path / "words")
+    )
+    assert kept.run(run, 0).counts["train"] == 20
