@@ -5,7 +5,7 @@ import os
 import sys
 from pathlib import Path
 
-from glue_tasks.errors import add_debug, show_error
+from keras_plm.cli.errors import add_debug, show_error
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 

@@ -4,7 +4,7 @@ from benchmarks import RESULTS
 
 
 def add_check(commands):
-    from glue_tasks.errors import add_debug_flag
+    from keras_plm.cli.errors import add_debug_flag
 
     text = "check properties of training that need more than a test"
     parser = commands.add_parser("check", help=text, description=text)

@@ -8,6 +8,7 @@ import warnings
 
 import keras_plm
 from keras_plm.cli import data, infer, probe, report, run, train
+from keras_plm.cli.errors import add_debug, show_error
 from keras_plm.files.cache import cache_folder
 
 COMMANDS = (
@@ -58,8 +59,6 @@ def command_parser():
 
 def add_commands(parser, adders):
     """Adds commands to a parser and returns it; see `run_command` for the arguments."""
-    from glue_tasks.errors import add_debug
-
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for add in adders:
         add(commands)
@@ -82,8 +81,6 @@ def run_command(parser, adders, arguments=None):
         The exit code of `main`.
     """
     set_environment()
-    from glue_tasks.errors import show_error
-
     debug, formatted = False, warnings.formatwarning
     warnings.formatwarning = lambda message, *about, **more: f"Warning: {message}\n"
     try:

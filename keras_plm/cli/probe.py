@@ -153,6 +153,7 @@ def _run(flags, who, name, parts, seed, random, encoder, tokenizer):
     """Trains the probes of a task; returns the record of the results, and counts for `write`."""
     import time
 
+    from keras_plm.checkpoints.packages import model_name
     from keras_plm.experiments.environment import environment
     from keras_plm.experiments.progress import console
     from keras_plm.experiments.report.edge_probes import by_place
@@ -171,7 +172,7 @@ def _run(flags, who, name, parts, seed, random, encoder, tokenizer):
     )
     record = {
         **report.row(name, random),
-        "encoder": Path(flags.encoder).name,
+        "encoder": model_name(flags.encoder),
         "seed": seed,
         "labels": len(report.labels),
         "counts": {

@@ -37,7 +37,8 @@ def check_page_flags(flags):
         ValueError: If they ask for attention without a text or without a page.
     """
     page = bool(flags.html or flags.markdown or flags.tables)
-    if (flags.attention is None) != (flags.text is None) or (flags.attention and not page):
+    shown = bool(flags.html or flags.markdown)
+    if (flags.attention is None) != (flags.text is None) or (flags.attention and not shown):
         raise ValueError(
             "`--attention` needs --text, and --html or --markdown. "
             f"Received: --attention {flags.attention}, --text {flags.text}"

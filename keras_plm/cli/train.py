@@ -1,5 +1,6 @@
 """Commands that train encoders from raw text: `prepare`, `pretrain` and `word-vectors`."""
 
+import argparse
 import os
 from pathlib import Path
 
@@ -105,10 +106,15 @@ def add_prepare(commands):
         "--tokenizer", metavar="PATH", help="use the tokenizer of this path (default: train one)"
     )
     parser.add_argument(
-        "--vocabulary-size", type=int, default=10_000, metavar="N",
+        "--vocabulary-size", type=int, default=argparse.SUPPRESS, metavar="N",
         help="size of the vocabulary to train (default 10,000)",
     )  # fmt: skip
-    parser.add_argument("--lowercase", action="store_true", help="train a lower-casing tokenizer")
+    parser.add_argument(
+        "--lowercase",
+        action="store_true",
+        default=argparse.SUPPRESS,
+        help="train a lower-casing tokenizer",
+    )
     parser.add_argument(
         "--sentences", default="split", metavar="HOW",
         help="for BERT: 'split' paragraphs into sentences (default), or one per line: 'lines'",
@@ -136,6 +142,12 @@ def run_prepare(flags):
             "`prepare` takes either --corpus or --verify. "
             f"Received: {'both' if flags.corpus else 'neither'}"
         )
+    trained = [name for name in ("vocabulary_size", "lowercase") if name in flags]
+    if trained and (flags.tokenizer or flags.verify):
+        raise ValueError(
+            f"Only a tokenizer that `prepare` trains has `--{trained[0].replace('_', '-')}`: omit "
+            f"it. Received: it with --{'verify' if flags.verify else 'tokenizer'}"
+        )
     begun = shown = time.monotonic()
 
     def progress(tokens):
@@ -149,8 +161,9 @@ def run_prepare(flags):
     else:
         with handling_signals(raise_stopped):
             stream = prepare(
-                flags.corpus, flags.out, flags.model, flags.tokenizer, flags.vocabulary_size,
-                flags.lowercase, flags.sentences, flags.workers, progress,
+                flags.corpus, flags.out, flags.model, flags.tokenizer,
+                getattr(flags, "vocabulary_size", 10_000), getattr(flags, "lowercase", False),
+                flags.sentences, flags.workers, progress,
             )  # fmt: skip
     about = stream.description
     console.print(

@@ -329,7 +329,10 @@ def find_file(folder: str | os.PathLike | None, name: str) -> Path:
 
 
 def split_groups(
-    examples: Sequence[Example], fractions: Sequence[float], seed: int = 0
+    examples: Sequence[Example],
+    fractions: Sequence[float],
+    seed: int = 0,
+    scores: bool = True,
 ) -> list[list[Example]]:
     """Splits examples at random into parts, without splitting a group.
 
@@ -340,6 +343,8 @@ def split_groups(
         examples: A list of `Example`.
         fractions: Fractions of the examples in each part; the sum is 1.
         seed: Seed of the random order of groups.
+        scores: Whether labels of type float are scores. The first part then needs the lowest and
+            the highest one, not every one.
 
     Returns:
         One list of examples per fraction, each in the original order.
@@ -357,7 +362,8 @@ def split_groups(
     examples = as_examples(examples, labelled=False)
     groups = {}
     for i, example in enumerate(examples):
-        groups.setdefault(i if example.group is None else example.group, []).append(i)
+        name = (i, None) if example.group is None else (None, example.group)
+        groups.setdefault(name, []).append(i)
     order = list(groups)
     np.random.default_rng(seed).shuffle(order)
     bounds = np.cumsum(fractions) * len(examples)
@@ -369,7 +375,7 @@ def split_groups(
         part = min(int(np.searchsorted(bounds, middle)), len(fractions) - 1)
         parts[part] += groups[name]
         done += len(groups[name])
-    moved = _move_rare_labels(examples, parts, groups)
+    moved = _move_rare_labels(examples, parts, groups, scores)
     if not all(parts):
         grouped = len(groups) < len(examples)
         rule = "Examples of one group (in a CoNLL file, of one document) stay together. " * grouped
@@ -391,14 +397,18 @@ def split_groups(
 
 
 def cut_dev_set(
-    examples: Sequence[Example], dev: float, test: float = 0.0, seed: int = 0
+    examples: Sequence[Example],
+    dev: float,
+    test: float = 0.0,
+    seed: int = 0,
+    scores: bool = True,
 ) -> dict[str, list[Example]]:
     """Splits off a dev set, and optionally a test set, without splitting a group.
 
     Args:
         examples: A list of `Example`.
         dev, test: Fractions of the examples in the two sets.
-        seed: Seed of the random order of groups, see `split_groups`.
+        seed, scores: As in `split_groups`.
 
     Returns:
         A dict of the lists "train" and "dev", and "test" if its fraction is not 0.
@@ -408,24 +418,24 @@ def cut_dev_set(
     {'train': 18, 'dev': 2}
     """
     fractions = {"train": 1 - (dev + test), "dev": dev} | ({"test": test} if test else {})
-    parts = split_groups(examples, tuple(fractions.values()), seed)
+    parts = split_groups(examples, tuple(fractions.values()), seed, scores)
     return dict(zip(fractions, parts, strict=True))
 
 
-def _move_rare_labels(examples, parts, groups):
+def _move_rare_labels(examples, parts, groups, are_scores):
     """Moves groups to the first part, in place, until it has every label.
 
     Returns:
         The labels that it lacked, with the places of their examples, as a text.
     """
-    scores = [e.label for e in examples if isinstance(e.label, float)]
+    scores = [e.label for e in examples if are_scores and isinstance(e.label, float)]
     extremes = {min(scores), max(scores)} if scores else set()
 
     def labels_of(i):
         label, answers = examples[i].label, getattr(examples[i], "starts", None)
         if label is None or answers is not None or getattr(examples[i], "sentences", None):
             return ()
-        if isinstance(label, float) and label not in extremes:
+        if are_scores and isinstance(label, float) and label not in extremes:
             return ()
         return label if isinstance(label, (list, tuple)) else (label,)
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import itertools
 import re
 import zlib
 from pathlib import Path
@@ -17,7 +18,7 @@ from keras_plm.datasets.coreference import COREFERENCE_TASKS
 from keras_plm.datasets.pairs import PAIR_TASKS
 from keras_plm.datasets.questions import SQUAD
 from keras_plm.datasets.semantic_roles import ROLE_TASKS
-from keras_plm.files.opening import open_bytes, similar
+from keras_plm.files.opening import open_bytes, plain_name, similar
 from keras_plm.files.writing import write_text
 from keras_plm.heads import Classifier, Tagger
 from keras_plm.tokenizers import open_text
@@ -231,7 +232,7 @@ def task_from_file(path, text, label, pair=None, group=None, names=None):
             lists the columns of the file.
     """
     path = Path(path)
-    name = re.sub(r"\W+", "_", path.name.removesuffix(".gz")).lower()
+    name = re.sub(r"\W+", "_", plain_name(path))
     if is_conll(path):
         if pair is not None or group is not None:
             raise ValueError(
@@ -243,10 +244,13 @@ def task_from_file(path, text, label, pair=None, group=None, names=None):
                 "A CoNLL file holds the names of its tags: leave `--label-names` out. "
                 f"Received: {names}"
             )
-        examples = read_conll(path, conll_column(text), conll_column(label))
+        columns = {"text": conll_column(text), "label": conll_column(label)}
+        _check_different(path, columns)
+        examples = read_conll(path, *columns.values())
     else:
         columns = {"text": text or "text", "label": label or "label", "pair": pair, "group": group}
         _check_columns(path, columns)
+        _check_different(path, {part: columns[part] for part in ("text", "label", "pair")})
         examples = read_table(path, **columns, label_names=names)
     try:
         head, metric, parts = _divided(path, examples, label)
@@ -275,7 +279,7 @@ def _divided(path, examples, label):
             f"{len(examples)} texts"
         )
     metric = default_metric(head, labels, examples)
-    parts = cut_dev_set(examples, 0.15, 0.15)
+    parts = cut_dev_set(examples, 0.15, 0.15, scores=False)
     return head, metric, parts
 
 
@@ -292,9 +296,20 @@ def _check_columns(path, columns):
             )
 
 
+def _check_different(path, columns):
+    """Raises if two parts of an example are the same column."""
+    named = {}
+    for part, name in columns.items():
+        if name is not None and (other := named.setdefault(name, part)) != part:
+            raise ValueError(
+                f"{path}: The {other} and the {part} must be different columns: name them with "
+                f"--{other} and --{part}. Received: {name!r} for both"
+            )
+
+
 def is_conll(path):
     """Whether a file has a name of a CoNLL file."""
-    return re.search(r"\.(conllu?|iob2?|bio)(\.txt)?(\.gz)?$", Path(path).name) is not None
+    return re.search(r"\.(conllu?|iob2?|bio)(\.txt)?$", plain_name(path)) is not None
 
 
 def conll_column(number):
@@ -328,8 +343,9 @@ def checksum(path):
 def write_text_of(task, data, path, split="train"):
     """Writes a task's text without its labels, one sentence per line, for pre-training.
 
-    Words of a pre-tokenised text are separated by spaces. Each `group` of examples is a document.
-    A passage is written once for consecutive questions.
+    Words of a pre-tokenised text are separated by spaces. Each `group` of examples is a document,
+    and so is each example with `sentences`. A passage is written once for consecutive questions,
+    a sentence once for its predicates. Choices are left out.
 
     Args:
         task: A `Task`.
@@ -340,18 +356,24 @@ def write_text_of(task, data, path, split="train"):
     Returns:
         The number of lines with text.
     """
-    lines, before, passage, count = [], None, None, 0
+    lines, last, count = [], Example(None, None), 0
     for example in task.read(data, split):
-        if example.group != before and lines:
+        new = example.group != last.group or example.sentences is not None
+        if lines and new:
             lines.append("")
-        before = example.group
-        for text in (example.text, example.pair):
-            # The passage of the previous question.
-            repeated = text is example.pair and text == passage and example.starts is not None
-            if text is not None and not repeated:
+        texts = [example.text, example.pair]
+        if example.sentences is not None:
+            words = iter(example.text)
+            texts = [list(itertools.islice(words, length)) for length in example.sentences]
+        elif example.starts is not None and example.pair == last.pair:
+            texts = [example.text]  # the previous question has the same passage
+        elif example.predicate is not None and example.text == last.text and not new:
+            texts = []  # the previous predicate is in the same sentence
+        for text in texts:
+            if text is not None:
                 text = text if isinstance(text, str) else " ".join(text)
                 lines.append(" ".join(text.split()))
                 count += 1
-        passage = example.pair
+        last = example
     write_text(path, "\n".join(lines) + "\n")
     return count

@@ -12,6 +12,7 @@ import numpy as np
 
 from keras_plm.decoding._loops import best_beams, greedy_rows, sampled_rows
 from keras_plm.decoding._run import Decoded, check_inputs, check_stop_token_ids, run
+from keras_plm.files.arguments import check_whole
 
 __all__ = ["Decoded", "beam_search", "greedy", "sample"]
 
@@ -101,8 +102,8 @@ def sample(
         As `greedy`. Scores are log-probabilities at temperature 1 over all tokens.
 
     Raises:
-        ValueError: If `temperature` is not positive, `top_k` less than 1, `top_p` not in (0, 1], or
-            as in `greedy`.
+        ValueError: If `temperature` is not positive, `top_k` less than 1, `top_p` not in (0, 1], a
+            seed is not a whole number from 0, or as in `greedy`.
 
     >>> import numpy as np
     >>> from keras_plm.models import GPT
@@ -118,6 +119,8 @@ def sample(
         raise ValueError(f"`top_k` must be 1 or more. Received: top_k={top_k}")
     if top_p is not None and not (isinstance(top_p, numbers.Real) and 0 < top_p <= 1):
         raise ValueError(f"`top_p` must be above 0 and at most 1. Received: top_p={top_p}")
+    for number in np.atleast_1d(seed).tolist():
+        check_whole(number, "seed", least=0)
     inputs, max_new_tokens = check_inputs(model, inputs, max_new_tokens)
     batch = len(next(iter(inputs.values())))
     return run(

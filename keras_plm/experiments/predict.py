@@ -17,7 +17,7 @@ from keras_plm.data.task import Unlabelled
 from keras_plm.datasets.tasks import conll_column, is_conll
 from keras_plm.files.arrays import as_weight
 from keras_plm.files.json_files import check_shape
-from keras_plm.files.opening import similar
+from keras_plm.files.opening import plain_name, similar
 from keras_plm.files.saveable import check_model_file, described_error
 from keras_plm.files.writing import write_text
 from keras_plm.heads import MultipleChoice, SpanFinder, Tagger
@@ -93,7 +93,7 @@ def read_inputs(path, model, text="text", pair=None, tagger=None):
     if tagger is not None:
         return _verbs_of(read_inputs(path, _tagger_for(model, tagger), text), tagger, path)
     path = Path(path)
-    name = path.name.removesuffix(".gz")
+    name = plain_name(path)
     if isinstance(model, SpanFinder) and name.endswith(".json"):
         return read_squad(path, labelled=False)
     if name.endswith(".json"):
@@ -115,6 +115,14 @@ def read_inputs(path, model, text="text", pair=None, tagger=None):
             "'predicate', the index of a word from 0; or other files with `--tagger`, a model that "
             f"finds verbs. Received: {path.name}"
         )
+    if not is_table:
+        names = {"text": text if text != "text" and not is_conll(path) else None, "pair": pair}
+        for flag, column in names.items():
+            if column is not None:
+                raise ValueError(
+                    f"Only a .csv, .tsv or .jsonl file has a column for `--{flag}`: omit it. "
+                    f"Received: {flag}={column!r} for {path.name}"
+                )
     if is_conll(path):
         column = conll_column(None if text == "text" else text)
         return [
@@ -163,7 +171,7 @@ def _verbs_of(sentences, tagger, path):
 
 def _documents(path, name):
     """Reads documents of sentences, from JSONL or from lines of words."""
-    if re.search(r"\.(csv|tsv|conll|conllu|iob|bio)$", name):
+    if is_conll(path) or name.endswith((".csv", ".tsv")):
         raise ValueError(
             "A `CoreferenceResolver` reads .jsonl with lists of words at 'sentences', or lines of "
             f"words with an empty line after each document. Received: {path.name}"

@@ -43,6 +43,15 @@ def similar(path, among=(), folders=False):
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
+def plain_name(path):
+    """Returns the name of a file in lower case, without `.gz`; its ending names the format.
+
+    >>> plain_name("data/Films.CSV.gz")
+    'films.csv'
+    """
+    return Path(path).name.lower().removesuffix(".gz")
+
+
 def check_file(path, description=""):
     """Raises unless `path` is a regular file, or a link to one.
 
@@ -80,7 +89,7 @@ def open_bytes(path, packed=None):
 
     Args:
         path: The path.
-        packed: Whether it is a gzip file; by default True if its name ends in `.gz`.
+        packed: Whether it is a gzip file; by default True if its name ends in `.gz` or `.GZ`.
 
     Raises:
         ValueError: If it is not a regular file. On reading, if a gzip file expands to more than 50
@@ -88,7 +97,7 @@ def open_bytes(path, packed=None):
         OSError: If there is no permission to read it.
     """
     path = check_file(path)
-    if not (path.suffix == ".gz" if packed is None else packed):
+    if not (path.suffix.lower() == ".gz" if packed is None else packed):
         return open(path, "rb")
     return io.BufferedReader(_Unpacked(path), 1 << 17)
 

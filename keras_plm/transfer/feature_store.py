@@ -16,7 +16,7 @@ from keras_plm.data.batching import Batches, few_lengths
 from keras_plm.data.packing import stack_padded, words_of
 from keras_plm.data.pair_positions import PairPositions
 from keras_plm.data.passages import MAX_LENGTH, Windows
-from keras_plm.files.arguments import check_one_of
+from keras_plm.files.arguments import check_number, check_one_of
 from keras_plm.files.fingerprint import fingerprint
 from keras_plm.files.locks import one_writer
 from keras_plm.files.sequences import as_rows, as_texts
@@ -377,6 +377,7 @@ class FeatureStore:
 
 def _check_size(shape, rows, feature_gb):
     """Raises if features of a shape take more than `feature_gb` gigabytes."""
+    check_number(feature_gb, "feature_gb", least=0)
     size = np.prod(shape, dtype=float) * 2 / 1e9
     if size > feature_gb:
         raise ValueError(

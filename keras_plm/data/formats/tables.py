@@ -9,6 +9,7 @@ from pathlib import Path
 
 from keras_plm.data.task import Example
 from keras_plm.files.json_files import parse_json
+from keras_plm.files.opening import plain_name
 from keras_plm.files.sequences import as_names, is_missing
 from keras_plm.tokenizers.text import numbered_lines
 
@@ -35,7 +36,7 @@ def table_rows(path, separator=None, quoted=None, header=None, broken=False):
         ValueError: If a line is malformed, with file and line.
     """
     path = Path(path)
-    ending = (path.stem if path.suffix == ".gz" else path.name).rsplit(".", 1)[-1].lower()
+    ending = plain_name(path).rsplit(".", 1)[-1]
     if separator is None and ending in ("jsonl", "json"):
         yield from _json_rows(path)
         return
@@ -74,8 +75,8 @@ def read_table(
 
     Raises:
         ValueError: If a column is missing, a text or a label is empty or blank, or a label or group
-            is NaN. If tags are numbers without `label_names`, or a line is malformed. The message
-            names file and line. If there is no example.
+            is NaN. If a name of `label_names` is blank or occurs twice, tags are numbers without
+            names, or a line is malformed. The message names file and line. If there is no example.
 
     >>> import tempfile
     >>> with tempfile.NamedTemporaryFile("w", suffix=".csv") as file:
@@ -84,6 +85,10 @@ def read_table(
     >>> example.text, example.label
     ('a fine film', 'good')
     """
+    if label_names is not None:
+        label_names = as_names(label_names, "label_names")
+        if blank := [name for name in label_names if not str(name).strip()]:
+            raise ValueError(f"A name in `label_names` must not be blank. Received: {blank[0]!r}")
     columns = {"text": text, "label": label, "pair": pair, "group": group}
     columns = {field: name for field, name in columns.items() if name is not None}
     examples = []

@@ -8,7 +8,7 @@ from keras_plm.data.corpus_writer import DESCRIPTION
 from keras_plm.datasets.tasks import checksum
 from keras_plm.experiments.pretraining.objectives import OBJECTIVES
 from keras_plm.files import manifest
-from keras_plm.files.arguments import check_one_of
+from keras_plm.files.arguments import check_one_of, check_whole
 from keras_plm.files.json_files import OneOf, Whole, check_shape, read_json
 from keras_plm.files.locks import one_writer
 from keras_plm.files.writing import remove_leftovers, write_json
@@ -67,6 +67,8 @@ def prepare(
             holds other text or damaged files or has another writer.
     """
     check_one_of(model, "model", MODELS)
+    check_one_of(sentences, "sentences", ("split", "lines"))
+    check_whole(workers, "workers", least=1)
     if model != "bert" and sentences != "split":
         raise ValueError(f"`sentences` applies only to bert. Received: {sentences!r} for {model}")
     out, objective = Path(out), OBJECTIVES[model]

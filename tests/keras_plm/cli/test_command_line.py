@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.__main__ import main as of_benchmarks
-from glue_tasks.errors import show_error
+from keras_plm.cli.errors import show_error
 from keras_plm.cli.main import main
 from keras_plm.datasets.tasks import task_from_file
 from keras_plm.experiments.runner import Runner
@@ -82,6 +82,10 @@ pytestmark = pytest.mark.backend_neutral
             r"`--fine-tuning-rates` is for fine-tuning, .* omit it. Received: '1e-4'",
         ),
         (["layers", "--task", "wikigold", "--precision", "half"], r"`precision` must be"),
+        (
+            ["run", "--task", "wikigold", "--method", "features", "--max-cache-gb", "nan"],
+            r"`feature_gb` must be a number, 0 or more",
+        ),
     ],
 )
 def test_bad_input_exits_with_one_line_and_code_2(flags, match, encoder, tmp_path, capsys):
@@ -146,7 +150,7 @@ def test_label_unseen_in_training_counts_as_an_error(encoder, table, tmp_path, c
     lines[-1] = lines[-1].rpartition(",")[0] + ",maybe"
     path.write_text("\n".join(lines))
 
-    def cut(rows, dev, test):
+    def cut(rows, dev, test, scores):
         return {"train": rows[:42], "dev": rows[42:51], "test": rows[51:]}
 
     monkeypatch.setattr("keras_plm.datasets.tasks.cut_dev_set", cut)

@@ -405,6 +405,15 @@ def test_split_groups_never_splits_a_group():
         split_groups([Example("a", "b", where="x/a.tsv:7")], (0.5, 0.5))
 
 
+def test_an_example_without_a_group_is_a_group_of_its_own():
+    numbered = [Example(str(i), "x", group=i) for i in range(20)]
+    alone = [Example(str(i), "x") for i in range(20)]
+    parts = split_groups([*alone, *numbered], (0.5, 0.5))
+    of_texts = [{e.text for e in part if e.group is None} for part in parts]
+    of_groups = [{e.text for e in part if e.group is not None} for part in parts]
+    assert of_texts[0] & of_groups[1]
+
+
 class TestParallel:
     @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
     def test_reader_accepts_byte_order_marks_and_all_line_ends(self, tmp_path, end):

@@ -4,16 +4,79 @@ import gzip
 import json
 import re
 
+import numpy as np
 import pytest
 
 from keras_plm.cli.main import main
 from keras_plm.data.formats.conll import read_conll
-from keras_plm.data.task import Task
-from keras_plm.datasets.tasks import TASKS, checksum, read_trees, task_from_file
+from keras_plm.data.task import Example, Task
+from keras_plm.datasets.tasks import TASKS, checksum, read_trees, task_from_file, write_text_of
 from keras_plm.experiments.runner import Runner
 from keras_plm.heads import Classifier, Tagger
 
 pytestmark = pytest.mark.backend_neutral
+
+
+@pytest.mark.parametrize("name", ["FILMS.CSV", "films.csv.gz", "Films.Csv.GZ"])
+def test_endings_may_be_in_upper_case(name, tmp_path):
+    content = ("text,label\n" + "fine,good\ndull,bad\n" * 20).encode()
+    packed = name.lower().endswith(".gz")
+    (tmp_path / name).write_bytes(gzip.compress(content) if packed else content)
+    task = task_from_file(tmp_path / name, None, None)
+    assert task.name == "films_csv" and task.read(None, "dev")[0].label in ("good", "bad")
+    (tmp_path / "TAGS.CONLL").write_text("a B-P\nb O\n\n" * 20)
+    assert task_from_file(tmp_path / "TAGS.CONLL", None, None).head is Tagger
+
+
+def test_text_label_and_pair_are_different_columns(tmp_path):
+    path = tmp_path / "films.csv"
+    path.write_text("text,label\n" + "".join(f"film {i},{'ab'[i % 2]}\n" for i in range(40)))
+    for columns, parts in ((("text", "text"), "text and the label"),
+                           (("text", "label", "label"), "label and the pair")):  # fmt: skip
+        with pytest.raises(ValueError, match=f"The {parts} must be different columns"):
+            task_from_file(path, *columns)
+    assert task_from_file(path, "text", "label", group="text").name == "films_csv"
+    (tmp_path / "tags.conll").write_text("B-P B-P\n\n" * 20)
+    with pytest.raises(ValueError, match="must be different columns.*Received: 0 for both"):
+        task_from_file(tmp_path / "tags.conll", "0", "0")
+
+
+@pytest.mark.filterwarnings("ignore:The first part must have every label")
+def test_training_set_has_every_number_of_a_class(tmp_path):
+    rows = [{"text": f"film {i}", "label": float(i % 2 * 2)} for i in range(60)]
+    order = np.random.default_rng(0).permutation(62)
+    for place in range(62):  # the class 1 occurs twice, at each place of the split
+        mixed = [*rows, *({"text": f"rare {i}", "label": 1.0} for i in range(2))]
+        mixed = [mixed[i] for i in np.roll(order, place)]
+        (tmp_path / "films.jsonl").write_text("\n".join(map(json.dumps, mixed)))
+        task = task_from_file(tmp_path / "films.jsonl", None, None)
+        assert {e.label for e in task.read(None, "train")} == {0.0, 1.0, 2.0}
+
+
+@pytest.mark.parametrize("names", [["a", "a"], ["a", ""]])
+def test_names_of_labels_differ_and_are_not_blank(names, tmp_path):
+    (tmp_path / "films.csv").write_text("text,label\n" + "fine,0\ndull,1\n" * 20)
+    with pytest.raises(ValueError, match="`label_names` must"):
+        task_from_file(tmp_path / "films.csv", None, None, names=names)
+
+
+def test_text_of_a_task_has_each_sentence_once(tmp_path):
+    words, other = ["Ada", "sings"], ["She", "smiles"]
+    examples = {
+        "roles": [
+            Example(words, ["B-ARG0", "B-V"], predicate=1),
+            Example(words, ["O", "B-V"], predicate=1),
+            Example(other, ["B-ARG0", "B-V"], predicate=1),
+        ],
+        "documents": [Example([*words, *other], [], sentences=[2, 2]) for _ in range(2)],
+    }
+    found = {}
+    for name, of_task in examples.items():
+        task = Task(name, lambda folder, split, e=of_task: e, Classifier, {})
+        count = write_text_of(task, None, tmp_path / name)
+        found[name] = count, (tmp_path / name).read_text()
+    document = "Ada sings\nShe smiles\n"
+    assert found == {"roles": (2, document), "documents": (4, f"{document}\n{document}")}
 
 
 def test_tags_without_spans_are_scored_by_word(tmp_path):

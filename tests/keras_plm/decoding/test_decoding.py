@@ -231,6 +231,7 @@ def test_decoding_loop_ends_after_all_texts_ended():
         (beam_search, {"length_penalty": -1}, "`length_penalty` must be 0 or more"),
         (sample, {"temperature": 0}, "`temperature` must be above 0"),
         (sample, {"top_k": 0}, "`top_k` must be 1 or more"),
+        (sample, {"seed": -1}, "`seed` must be a whole number, 0 or more. Received: seed=-1"),
         (sample, {"top_p": 1.5}, "`top_p` must be above 0 and at most 1"),
         (greedy, {"max_new_tokens": 0}, "must be at least 1. Received: max_new_tokens=0"),
     ],

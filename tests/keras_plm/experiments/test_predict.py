@@ -14,7 +14,14 @@ from keras_plm.datasets.tasks import task_from_file
 from keras_plm.experiments.predict import open_model, predict, read_inputs
 from keras_plm.experiments.results import ResultFolder
 from keras_plm.experiments.statistics import SCORES
-from keras_plm.heads import Classifier, MultipleChoice, Regressor, SpanFinder, Tagger
+from keras_plm.heads import (
+    Classifier,
+    CoreferenceResolver,
+    MultipleChoice,
+    Regressor,
+    SpanFinder,
+    Tagger,
+)
 from keras_plm.models import BERT
 from keras_plm.tokenizers import WordPiece
 
@@ -235,6 +242,27 @@ def test_second_text_on_only_some_lines_is_refused(tmp_path):
     (tmp_path / "x.txt").write_text("a\tb\nc\n")
     with pytest.raises(ValueError, match="x.txt:2: All lines must have a second text"):
         read_inputs(tmp_path / "x.txt", object.__new__(Classifier))
+
+
+def test_endings_of_inputs_may_be_in_upper_case(tmp_path):
+    model = object.__new__(Classifier)
+    (tmp_path / "A.CSV").write_text("text,label\nfine film,good\n")
+    assert [e.text for e in read_inputs(tmp_path / "A.CSV", model)] == ["fine film"]
+    model = object.__new__(CoreferenceResolver)
+    for name in ("A.CONLL", "a.conll.txt", "a.iob2", "A.CSV"):
+        (tmp_path / name).write_text("Ada O\n")
+        with pytest.raises(ValueError, match="`CoreferenceResolver` reads .jsonl"):
+            read_inputs(tmp_path / name, model)
+
+
+@pytest.mark.parametrize(
+    "name, columns", [("a.txt", {"text": "review"}), ("a.txt", {"pair": "b"}),
+                      ("a.conll", {"text": "0", "pair": "1"})],
+)  # fmt: skip
+def test_columns_of_files_without_columns_are_refused(name, columns, tmp_path):
+    (tmp_path / name).write_text("fine\n")
+    with pytest.raises(ValueError, match="Only a .csv, .tsv or .jsonl file has a column"):
+        read_inputs(tmp_path / name, object.__new__(Tagger), **columns)
 
 
 @pytest.mark.full

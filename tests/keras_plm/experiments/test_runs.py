@@ -460,7 +460,7 @@ def test_tags_missing_from_training_count_as_errors(encoder, tmp_path, capsys, m
     sentences[28][1], sentences[34][1] = ("b", "B-DEV"), ("b", "B-TEST")
     text = "\n\n".join("\n".join(map(" ".join, sentence)) for sentence in sentences)
     path.write_text(text + "\n")
-    parts = lambda rows, fractions, seed: [rows[:28], rows[28:34], rows[34:]]  # noqa: E731
+    parts = lambda rows, *options: [rows[:28], rows[28:34], rows[34:]]  # noqa: E731
     monkeypatch.setattr("keras_plm.data.task.split_groups", parts)
     flags = ["--task-file", str(path), *common(encoder, tmp_path), "--method", "features"]
     found = [["O", "B-X", "I-X", "O"]] * 6

@@ -105,10 +105,29 @@ def test_bad_input_prints_an_error_and_exits_with_2(text, tmp_path, capsys):
             "`workers` must be a whole number, 1 or more",
         ),
         (
+            preparing(text, tmp_path / "x", "--sentences", "line"),
+            "`sentences` must be one of 'split', 'lines'",
+        ),
+        (
+            [*preparing(text, tmp_path / "x"), "--lowercase", "--tokenizer", "any"],
+            "Only a tokenizer that `prepare` trains has `--",
+        ),
+        (
             preparing(text, tmp_path / "y", "--model", "gpt", "--sentences", "lines"),
             "applies only to bert",
         ),
-        (preparing(text, tmp_path / "z", "--tokenizer", str(tmp_path / "bpe.json")), "WordPiece"),
+        (
+            [
+                "prepare",
+                "--corpus",
+                str(text),
+                "--out",
+                str(tmp_path / "z"),
+                "--tokenizer",
+                str(tmp_path / "bpe.json"),
+            ],
+            "WordPiece",
+        ),
         (pretraining(ready, tmp_path / "g", "--model", "gpt"), "text for another model"),
         (pretraining(tmp_path / "no", tmp_path / "g"), "must hold prepared text: write it"),
         (pretraining(ready, tmp_path / "g", "--lowercase"), "omit --lowercase"),
@@ -121,6 +140,7 @@ def test_bad_input_prints_an_error_and_exits_with_2(text, tmp_path, capsys):
         assert main(command) == 2, command
         shown = capsys.readouterr().err
         assert match in shown, (match, shown)
+    assert not (tmp_path / "x").exists() and not (tmp_path / "y").exists()
     with pytest.raises(ValueError, match="`model` must be one of 'bert', 'gpt', 'lstm'"):
         prepare([text], tmp_path / "x", model="elmo")
 
