@@ -79,6 +79,21 @@ def norms(tensors):
     return [torch.linalg.vector_norm(x) for x in tensors]
 
 
+def _in_one_layout(weights, gradients, *slots):
+    """Returns gradients with the strides of their weights; `None` if a slot has other strides.
+
+    torch's fused kernels read each tensor in the order of memory.
+    """
+    import torch
+
+    if any(w.stride() != x.stride() for of in slots for w, x in zip(weights, of, strict=True)):
+        return None
+    return [
+        g if g.stride() == w.stride() else torch.empty_like(w, dtype=g.dtype).copy_(g)
+        for w, g in zip(weights, gradients, strict=True)
+    ]
+
+
 def adamw_step(weights, gradients, means, squares, *, step, lr, beta1, beta2, decay, eps, scale):
     """Takes a step of AdamW on lists of torch tensors, in place.
 
@@ -94,10 +109,11 @@ def adamw_step(weights, gradients, means, squares, *, step, lr, beta1, beta2, de
     """
     import torch
 
-    if hasattr(torch, "_fused_adamw_"):
+    laid_out = _in_one_layout(weights, gradients, means, squares)
+    if hasattr(torch, "_fused_adamw_") and laid_out is not None:
         torch._fused_adamw_(
             weights,
-            gradients,
+            laid_out,
             means,
             squares,
             [],
@@ -134,10 +150,11 @@ def adagrad_step(weights, gradients, sums, *, lr, eps):
     """
     import torch
 
-    if hasattr(torch, "_fused_adagrad_"):
+    laid_out = _in_one_layout(weights, gradients, sums)
+    if hasattr(torch, "_fused_adagrad_") and laid_out is not None:
         torch._fused_adagrad_(
             weights,
-            gradients,
+            laid_out,
             sums,
             [torch.tensor(1.0) for _ in sums],
             lr=lr,

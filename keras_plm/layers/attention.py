@@ -13,7 +13,7 @@ from keras_plm.layers._fused.attention import additive_mask
 from keras_plm.layers._fused.dense import Dense
 from keras_plm.layers._fused.dropout import Dropout
 from keras_plm.layers._fused.softmax import float32_softmax
-from keras_plm.layers.masks import visible
+from keras_plm.layers.masks import check_masks, visible
 
 
 def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -431,15 +431,36 @@ class LocationAttention(Attention):
         )
 
     def score(self, query: Tensor, key: Tensor) -> Tensor:
+        self._check_length(key)
+        # `take` of a range, because JAX cannot slice by an unknown length.
+        rows = ops.take(self.kernel, ops.arange(ops.shape(key)[1]), axis=0)  # (S, D_query)
+        return ops.matmul(query, ops.transpose(rows))  # (B, T, S)
+
+    def _check_length(self, key):
         length = key.shape[1]
         if length is not None and length > self.max_source_length:
             raise ValueError(
                 f"This layer has weights for {self.max_source_length} source positions. "
                 f"Received: {length} keys"
             )
-        # `take` of a range, because JAX cannot slice by an unknown length.
-        rows = ops.take(self.kernel, ops.arange(ops.shape(key)[1]), axis=0)  # (S, D_query)
-        return ops.matmul(query, ops.transpose(rows))  # (B, T, S)
+
+    def compute_output_spec(
+        self,
+        query: keras.KerasTensor,
+        value: keras.KerasTensor,
+        key: keras.KerasTensor | None = None,
+        padding_mask: keras.KerasTensor | None = None,
+        attention_mask: keras.KerasTensor | None = None,
+        causal: bool = False,
+        training: bool | None = None,
+        value_mask: keras.KerasTensor | None = None,
+    ) -> tuple[keras.KerasTensor, keras.KerasTensor]:
+        self._check_length(value if key is None else key)
+        (batch, steps, _), (_, length, width) = query.shape, value.shape
+        padding_mask = value_mask if padding_mask is None else padding_mask
+        check_masks(padding_mask, attention_mask, batch, steps, length)
+        shapes = (batch, steps, width), (batch, steps, length)
+        return tuple(keras.KerasTensor(shape, dtype=self.compute_dtype) for shape in shapes)
 
     def get_config(self):
         return {**super().get_config(), "max_source_length": self.max_source_length}

@@ -240,15 +240,16 @@ class AttentionDecoder(keras.layers.Layer):
             return states, ops.broadcast_to(context[:, None], everywhere)
 
         value, key = memory["value"], memory["key"]
-        mask = combine_masks(memory.get("padding_mask"))
+        mask, kind = combine_masks(memory.get("padding_mask")), self.compute_dtype
 
         def step(state, inputs):
-            context, weights = self.attention.attend(state[0][:, None], value, key, mask)
-            context, weights = context[:, 0], weights[:, 0]  # (B, M), (B, S)
+            found = self.attention.attend(state[0][:, None], value, key, mask)
+            context, weights = (ops.cast(x[:, 0], kind) for x in found)  # (B, M), (B, S)
             gates = inputs[0] + self.context_projection(context)
             return gru_step(state[0], gates, *kernels), context, weights
 
-        start = (state, ops.zeros_like(value[:, 0]), ops.zeros_like(value[:, :, 0]))
+        empty = (ops.zeros_like(x, dtype=kind) for x in (value[:, 0], value[:, :, 0]))
+        start = (state, *empty)
         outputs = scan(step, start, (projected,))
         return tuple(ops.transpose(x, (1, 0, 2)) for x in outputs)
 

@@ -13,6 +13,7 @@ from keras import ops
 from keras_plm.files.sequences import Tensor
 from keras_plm.layers._fused.dropout import Dropout
 from keras_plm.layers._fused.lstm import lstm
+from keras_plm.layers.masks import given_mask
 
 
 def reverse_rows(x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
@@ -89,8 +90,7 @@ class LSTM(keras.layers.Layer):
         for name, rows in shapes.items():
             weight = self.add_weight(name=name, shape=(rows, 4 * n), initializer=initializers[name])
             setattr(self, name, weight)
-        self.bias = self.add_weight(name="bias", shape=(4 * n,), initializer="zeros")
-        self.bias.assign(np.repeat([0.0, 0.0, 1.0, 0.0], n))
+        self.bias = self.add_weight(name="bias", shape=(4 * n,), initializer=_forget_gate_at_1)
 
     def call(self, inputs: Tensor) -> Tensor:
         weights = _tensors(self, self.kernel, self.recurrent_kernel, self.bias)
@@ -105,6 +105,11 @@ class LSTM(keras.layers.Layer):
 
     def get_config(self):
         return {**super().get_config(), "units": self.units}
+
+
+def _forget_gate_at_1(shape, dtype=None):
+    """Returns the initial bias (4 n,): 1 for the forget gate, 0 for the other gates."""
+    return ops.convert_to_tensor(np.repeat([0.0, 0.0, 1.0, 0.0], shape[0] // 4), dtype=dtype)
 
 
 def _tensors(layer, *weights):
@@ -197,8 +202,9 @@ class ProjectedLSTM(keras.layers.Layer):
         state: tuple[Tensor, Tensor] | None = None,
         return_state: bool = False,
         mask: Tensor | None = None,
+        inputs_mask: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, tuple[Tensor, Tensor]]:
-        padding_mask = mask if padding_mask is None else padding_mask
+        padding_mask = given_mask(padding_mask, mask, inputs_mask)
         kernel, recurrent_kernel, bias, projection, gate_bias = _tensors(
             self, self.kernel, self.recurrent_kernel, self.bias, self.projection, self.gate_bias
         )
@@ -230,7 +236,13 @@ class ProjectedLSTM(keras.layers.Layer):
         return sequence, tuple(ops.stop_gradient(x) for x in last)
 
     def compute_output_spec(
-        self, inputs, padding_mask=None, state=None, return_state=False, mask=None
+        self,
+        inputs,
+        padding_mask=None,
+        state=None,
+        return_state=False,
+        mask=None,
+        inputs_mask=None,
     ):
         batch, length, _ = inputs.shape
         sequence = keras.KerasTensor((batch, length, self.projection_dim), self.compute_dtype)

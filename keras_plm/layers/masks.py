@@ -47,6 +47,15 @@ def combine_masks(
     return mask
 
 
+def given_mask(padding_mask, *attached):
+    """Returns `padding_mask`, or the mask that Keras attached to the inputs, or `None`.
+
+    Keras passes an attached mask as `mask` if the inputs are the only tensor of a call, otherwise
+    under the name of the argument, such as `inputs_mask`.
+    """
+    return next((mask for mask in (padding_mask, *attached) if mask is not None), None)
+
+
 def visible(query, key, padding_mask=None, attention_mask=None, causal=False, first=0):
     """Checks the masks of a call and combines them, `True` where a query may attend to a key.
 

@@ -260,10 +260,12 @@ class MultiHeadAttention(keras.layers.Layer):
         causal: bool = False,
         training: bool | None = None,
         mask: Tensor | None = None,
+        query_mask: Tensor | None = None,
         value_mask: Tensor | None = None,
     ) -> Tensor:
-        if padding_mask is None:
-            padding_mask = mask if value is None else value_mask
+        if padding_mask is None:  # Keras sets `mask` if the query is the only tensor
+            own = query_mask if mask is None else mask
+            padding_mask = own if value is None else value_mask
         mask = visible(
             query, query if value is None else value, padding_mask, attention_mask, causal
         )

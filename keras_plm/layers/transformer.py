@@ -10,6 +10,7 @@ from keras_plm.files.private_apis import every_layer
 from keras_plm.files.sequences import Tensor
 from keras_plm.layers._fused.layer_norm import LayerNormalization
 from keras_plm.layers._fused.programs import check_compiles_blocks
+from keras_plm.layers.masks import given_mask
 from keras_plm.layers.transformer_block import TransformerBlock
 
 
@@ -112,8 +113,9 @@ class TransformerStack(keras.layers.Layer):
         source_mask: Tensor | None = None,
         training: bool | None = None,
         mask: Tensor | None = None,
+        inputs_mask: Tensor | None = None,
     ) -> list[Tensor]:
-        padding_mask = mask if padding_mask is None else padding_mask
+        padding_mask = given_mask(padding_mask, mask, inputs_mask)
         layers = [inputs]
         for block in self.blocks:
             output = block(
@@ -140,8 +142,9 @@ class TransformerStack(keras.layers.Layer):
         source_mask: keras.KerasTensor | None = None,
         training: bool | None = None,
         mask: keras.KerasTensor | None = None,
+        inputs_mask: keras.KerasTensor | None = None,
     ) -> list[keras.KerasTensor]:
-        padding_mask = mask if padding_mask is None else padding_mask
+        padding_mask = given_mask(padding_mask, mask, inputs_mask)
         masks = {"padding_mask": padding_mask, "attention_mask": attention_mask}
         masks |= {"source": source, "source_mask": source_mask}
         outputs = [block.compute_output_spec(inputs, **masks) for block in self.blocks]

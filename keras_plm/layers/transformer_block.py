@@ -13,7 +13,7 @@ from keras_plm.layers._fused.dropout import Dropout, dropout
 from keras_plm.layers._fused.layer_norm import LayerNormalization, layer_norm
 from keras_plm.layers._fused.programs import recomputed, run_compiled
 from keras_plm.layers.feed_forward import FeedForward, feed_forward
-from keras_plm.layers.masks import check_masks, visible
+from keras_plm.layers.masks import check_masks, given_mask, visible
 from keras_plm.layers.multi_head_attention import (
     MultiHeadAttention,
     check_cache,
@@ -313,9 +313,10 @@ class TransformerBlock(keras.layers.Layer):
         compiled: bool = False,
         training: bool | None = None,
         mask: Tensor | None = None,
+        inputs_mask: Tensor | None = None,
     ) -> Tensor:
         self._check_source(source)
-        padding_mask = mask if padding_mask is None else padding_mask
+        padding_mask = given_mask(padding_mask, mask, inputs_mask)
         mask = visible(inputs, inputs, padding_mask, attention_mask, causal)
         source_mask = None if source is None else visible(inputs, source, source_mask)
         options, remat = self._options(training), remat and training
@@ -342,9 +343,10 @@ class TransformerBlock(keras.layers.Layer):
         compiled: bool = False,
         training: bool | None = None,
         mask: keras.KerasTensor | None = None,
+        inputs_mask: keras.KerasTensor | None = None,
     ) -> keras.KerasTensor:
         self._check_source(source)
-        padding_mask = mask if padding_mask is None else padding_mask
+        padding_mask = given_mask(padding_mask, mask, inputs_mask)
         batch, steps = inputs.shape[:2]
         check_masks(padding_mask, attention_mask, batch, steps, steps)
         if source is not None:

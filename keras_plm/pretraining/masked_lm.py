@@ -78,6 +78,11 @@ class MaskedTokenScores(keras.layers.Layer):
         )
         self.norm = LayerNormalization(epsilon=norm_epsilon, dtype=self.dtype_policy, name="norm")
         self.activation = ACTIVATIONS[activation]
+        self.options = {
+            "activation": activation,
+            "norm_epsilon": norm_epsilon,
+            "initializer_range": initializer_range,
+        }
 
     def build(self, sequence_shape, positions_shape):
         self.dense.build(sequence_shape)
@@ -91,6 +96,15 @@ class MaskedTokenScores(keras.layers.Layer):
         masked = self.norm(self.activation(self.dense(masked)))
         scores = self.token_embedding(masked, reverse=True)  # (B, P, V)
         return add_bias(scores, self.bias)
+
+    def get_config(self):
+        table = keras.saving.serialize_keras_object(self.token_embedding)
+        return {**super().get_config(), **self.options, "token_embedding": table}
+
+    @classmethod
+    def from_config(cls, config):
+        table = keras.saving.deserialize_keras_object(config["token_embedding"])
+        return cls(**{**config, "token_embedding": table})
 
 
 @keras.saving.register_keras_serializable("keras_plm")

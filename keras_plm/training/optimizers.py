@@ -303,6 +303,13 @@ class AdaGrad(_ByWholeSteps, keras.optimizers.Adagrad):
     ):
         super().__init__(learning_rate, initial_accumulator_value, epsilon, name=name, **kwargs)
 
+    def update_step(self, gradient, variable, learning_rate):
+        if hasattr(gradient, "dense_shape"):
+            # TensorFlow lists the rows of an embedding. Keras squares each repeat of a row alone.
+            rows = gradient.values, gradient.indices
+            gradient = ops.segment_sum(*rows, num_segments=variable.shape[0])
+        super().update_step(gradient, variable, learning_rate)
+
     def _backend_update_step(self, gradients, variables, learning_rate):
         if keras.backend.backend() != "torch" or variables[0].value.device.type != "cpu":
             super()._backend_update_step(gradients, variables, learning_rate)

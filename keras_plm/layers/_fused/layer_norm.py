@@ -51,13 +51,14 @@ def layer_norm(inputs, gamma=None, beta=None, epsilon=1e-3):
         epsilon: Added to the variance.
 
     Returns:
-        (..., D), in the type of `inputs`; on torch in that of `gamma`, if it is given.
+        (..., D), in the type of `inputs`; on torch in that of `gamma` or `beta`, if one is given.
     """
     if keras.backend.backend() != "torch":
         outputs = ops.layer_normalization(inputs, gamma, beta, axis=-1, epsilon=epsilon)
         return ops.cast(outputs, inputs.dtype)
     import torch
 
-    if gamma is not None:
-        inputs = ops.cast(inputs, gamma.dtype)
+    weight = beta if gamma is None else gamma
+    if weight is not None:
+        inputs = ops.cast(inputs, weight.dtype)
     return torch.nn.functional.layer_norm(inputs, inputs.shape[-1:], gamma, beta, epsilon)

@@ -165,6 +165,15 @@ def test_bad_settings_are_named(make, message):
         make()
 
 
+def test_location_attention_takes_any_length_in_a_functional_model():
+    query, value = keras.Input((None, D)), keras.Input((None, D + 1))
+    model = keras.Model([query, value], LocationAttention(S)(query, value))
+    context, weights = model([normal(B, T, D), normal(B, S, D + 1)])
+    assert context.shape == (B, T, D + 1) and weights.shape == (B, T, S)
+    with pytest.raises(ValueError, match="weights for 4 source positions"):
+        LocationAttention(4)(query, keras.Input((5, D)))
+
+
 @pytest.mark.backend_neutral
 def test_attention_without_score_method_is_refused():
     with pytest.raises(NotImplementedError, match="must define `score"):

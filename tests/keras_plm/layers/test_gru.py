@@ -1,5 +1,6 @@
 """The recurrent encoder and decoder, compared with loops written from Bahdanau et al."""
 
+import keras
 import numpy as np
 import pytest
 
@@ -108,6 +109,13 @@ def test_stepwise_decoding_equals_one_call(attention):
         step = layer(x[:, t : t + 1], state=state, memory=memory)
         assert_close(step, [to_numpy(part)[:, t : t + 1] for part in whole])
         state = step[0][:, 0]
+
+
+def test_decoder_has_its_own_precision():
+    layer = AttentionDecoder(N, AdditiveAttention(6, dtype="float32"), dtype="mixed_bfloat16")
+    source = normal(B, S, M)
+    outputs = layer(normal(B, T, E), state=normal(B, N), source=source, key=normal(B, S, N))
+    assert {keras.backend.standardize_dtype(x.dtype) for x in outputs} == {"bfloat16"}
 
 
 @pytest.mark.compiles

@@ -99,8 +99,9 @@ def test_both_paths_of_attention_agree(dtype, monkeypatch):
 
 
 @half
-def test_layer_norm(dtype):
-    layer = LayerNormalization(epsilon=1e-6, dtype=f"mixed_{dtype}")
+@pytest.mark.parametrize("options", [{}, {"scale": False}, {"center": False}], ids=str)
+def test_layer_norm(dtype, options):
+    layer = LayerNormalization(epsilon=1e-6, dtype=f"mixed_{dtype}", **options)
     x, wanted = rounded(dtype, 5, 509)
     x, wanted = x + 4, exact(x + 4)
     wanted = wanted - wanted.mean(axis=-1, keepdims=True)

@@ -60,6 +60,20 @@ def test_plain_lstm_agrees_with_loop(tmp_path):
     assert_close(layer(x), np.array(wanted))
 
 
+def test_forget_bias_is_1_in_a_subclassed_model():
+    class Net(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.lstm = LSTM(N)
+
+        def call(self, x):
+            return self.lstm(x)
+
+    model = Net()
+    model(normal(B, T, D))
+    assert_close(model.lstm.bias, np.repeat([0.0, 0.0, 1.0, 0.0], N))
+
+
 def test_plain_lstm_equals_keras_lstm():
     layer, x = LSTM(N), normal(B, T, D)
     theirs = keras.layers.LSTM(N, return_sequences=True)

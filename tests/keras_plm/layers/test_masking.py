@@ -62,6 +62,29 @@ def test_keras_mask_equals_padding_mask(name):
         assert not np.allclose(*map(ops.convert_to_numpy, (given, first(other))))
 
 
+@pytest.mark.parametrize("name", ["block", "stack", "multi-head", "projected"])
+def test_keras_mask_is_used_next_to_other_tensors(name):
+    layer, x = LAYERS[name](), embedded()
+    bare = ops.convert_to_tensor(ops.convert_to_numpy(x))
+    other = {"attention_mask": np.ones((5, 5), bool)}
+    if name == "projected":
+        other = {"state": (ops.ones((3, 4)), ops.ones((3, 3)))}
+    implicit, given = first(layer(x, **other)), first(layer(bare, padding_mask=REAL, **other))
+    np.testing.assert_array_equal(*map(ops.convert_to_numpy, (implicit, given)))
+
+
+def test_decoder_block_uses_the_mask_of_its_inputs():
+    x, source = embedded(), ops.ones((3, 2, 4))
+    bare = ops.convert_to_tensor(ops.convert_to_numpy(x))
+    block = layers.TransformerBlock(2, 4, 8, cross_attention=True)
+    implicit, given = block(x, source=source), block(bare, padding_mask=REAL, source=source)
+    np.testing.assert_array_equal(*map(ops.convert_to_numpy, (implicit, given)))
+    ids = keras.Input((None,), dtype="int32")
+    inputs = keras.layers.Embedding(10, 4, mask_zero=True)(ids)
+    model = keras.Model(ids, block(inputs, source=inputs))
+    assert model(IDS).shape == (3, 5, 4)
+
+
 def test_attention_takes_the_mask_of_its_value():
     x, query = embedded(), ops.ones((3, 2, 4))
     bare = ops.convert_to_tensor(ops.convert_to_numpy(x))

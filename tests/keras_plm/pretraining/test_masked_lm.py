@@ -9,8 +9,9 @@ import pytest
 
 from keras_plm.data.corpus import TokenStream
 from keras_plm.heads import Classifier
+from keras_plm.layers import TokenEmbedding
 from keras_plm.models import BERT
-from keras_plm.pretraining import CausalLM, MaskedLM, masked_lm_batches
+from keras_plm.pretraining import CausalLM, MaskedLM, MaskedTokenScores, masked_lm_batches
 from keras_plm.tokenizers import BytePair, Characters, WordPiece, Words
 from keras_plm.training.optimizers import BertAdamW
 from tests.helpers.checks import assert_close, to_numpy
@@ -237,6 +238,19 @@ def test_head_scores_of_masked_positions_equal_the_formula():
 
 
 @pytest.mark.compiles
+def test_a_functional_model_with_the_head_reloads_with_a_tied_table(tmp_path):
+    ids = keras.Input((None,), dtype="int32")
+    table = TokenEmbedding(9, 4)
+    head = MaskedTokenScores(table, activation="gelu_tanh")
+    model = keras.Model(ids, head(table(ids), positions=ids))
+    model.save(tmp_path / "m.keras")
+    again = keras.saving.load_model(tmp_path / "m.keras")
+    x = np.array([[1, 2, 0]])
+    assert_close(again(x), model(x))
+    assert len(again.weights) == len(model.weights)
+    assert again.get_layer(head.name).get_config()["activation"] == "gelu_tanh"
+
+
 def test_loss_is_the_sum_of_the_two_means(stream):
     source = masked_lm_batches(stream, TOKENIZER, 32, batch_size=64, training=False)
     model = MaskedLM(BERT(25, **SIZE, dropout=0.0))

@@ -207,6 +207,34 @@ def test_adagrad_equals_the_formula_of_duchi_et_al():
     assert isinstance(again, AdaGrad) and again.get_config() == optimizer.get_config()
 
 
+def test_adagrad_adds_the_repeats_of_an_embedding_row():
+    ids, ones = np.array([[1, 1, 1, 1, 2]]), {"embeddings_initializer": "ones"}
+    model = keras.Sequential(
+        [keras.Input((5,), dtype="int32"), keras.layers.Embedding(4, 1, **ones)]
+    )
+    model.compile(AdaGrad(1.0), loss=lambda y, outputs: keras.ops.sum(outputs, axis=(1, 2)))
+    model.fit(ids, np.zeros([1]), verbose=0)
+    steps = np.array([0, 4, 1, 0]) / np.sqrt(1 + np.array([0, 16, 1, 0]))
+    assert_close(model.get_weights()[0][:, 0], 1 - steps)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "torch", reason="torch's kernels")
+@pytest.mark.parametrize("make", [BertAdamW, AdaGrad])
+def test_gradients_may_have_another_layout(make):
+    import torch
+
+    whole = np.random.default_rng(0).normal(size=(3, 4, 5)).astype("float32")
+    gradients = torch.tensor(whole), torch.tensor(whole.transpose(2, 0, 1).copy()).permute(1, 2, 0)
+    expanded = torch.ones(()).expand(3, 4, 5)
+    found = []
+    for gradient in (*gradients, torch.ones(3, 4, 5), expanded):
+        variable = keras.Variable(np.zeros((3, 4, 5), "float32"), name="kernel")
+        make(0.1).apply([gradient], [variable])
+        found.append(to_numpy(variable))
+    assert_close(found[1], found[0])
+    assert_close(found[3], found[2])
+
+
 @pytest.mark.parametrize("total, fraction, ratio", [(100, 0.1, 32), (70, 0.3, 5), (30, 0.5, 1)])
 def test_slanted_triangular_equals_the_papers_formula(total, fraction, ratio):
     """Compares with Howard and Ruder 2018, equation 3."""
