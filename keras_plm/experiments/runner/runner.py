@@ -37,6 +37,7 @@ from keras_plm.experiments.runner.trials import (
     trial_of,
 )
 from keras_plm.experiments.statistics import F1S, summands
+from keras_plm.files.arguments import check_number
 from keras_plm.files.disk_space import try_to_write
 from keras_plm.files.fingerprint import fingerprint
 from keras_plm.files.writing import replacing
@@ -102,6 +103,7 @@ class Runner:
     devices: int | None = 1
 
     def __post_init__(self):
+        check_number(self.feature_gb, "feature_gb", least=0)
         self.distribution = _distribution(self.devices)
         self.kept = ResultFolder(self.results)
         self.name = self.name or model_name(self.encoder)
