@@ -15,12 +15,14 @@ from collections import Counter
 import numpy as np
 
 from benchmarks.claims.match import Results, paired
+from keras_plm.experiments.config import Run
 from keras_plm.experiments.report.views import trained_on
 from keras_plm.experiments.statistics import contrast_of, holm, resampled
 from keras_plm.files.writing import write_json
 
 RESAMPLES = 10_000
 LEVEL = 0.05
+OF_TRAINING = ("precision", "schedule", "bias_correction")  # settings of runs that train an encoder
 LEAST, SURE = 3, 8  # seeds needed for any verdict, and for a verdict without examples
 # A difference of so many standard errors is detected at LEVEL with power 80 %: 1.96 + 0.84.
 SEEN = 2.8
@@ -260,9 +262,10 @@ def _terms_of(claim, results):
         return trained, []
     unlike = []
     frozen = {"features", "randomly_initialised"} & {one["method"], two["method"]}
-    for name in ("learning_rates", "epochs", "batch_size", "dropout", "precision"):
-        values = [result["settings"].get(name) for result in (one, two)]
-        if values[0] != values[1] and not (name == "precision" and frozen):
+    for name in ("learning_rates", "epochs", "batch_size", "dropout", *OF_TRAINING):
+        default = getattr(Run, name)  # some settings are stored only if they differ from it
+        values = [result["settings"].get(name, default) for result in (one, two)]
+        if values[0] != values[1] and not (name in OF_TRAINING and frozen):
             unlike.append(f"unlike terms, {name.replace('_', ' ')}: {values[0]} and {values[1]}")
     return trained, unlike
 

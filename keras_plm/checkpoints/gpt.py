@@ -39,6 +39,7 @@ PLAIN = {  # the only supported values
     "add_cross_attention": (False,),
     "tie_word_embeddings": (True,),
 }
+HEADS = ("lm_head.", "score.", "multiple_choice_head.", "classifier.")  # weights of other heads
 NUMBERS = (
     "resid_pdrop",
     "embd_pdrop",
@@ -138,13 +139,23 @@ def _load_folder(path, head, dtype):
     arrays, weights_file = read_hugging_face_weights(path, _is_mask)
     encoder = _build(arguments, arrays, file, dtype)
     released = {name.removeprefix("transformer."): array for name, array in arrays.items()}
-    table = released.get("wte.weight" if second else "tokens_embed.weight")
+    tied = "wte.weight" if second else "tokens_embed.weight"
+    if "lm_head.weight" in released and config.get("tie_word_embeddings", True):
+        released.setdefault(tied, released["lm_head.weight"])  # a file may hold one of the two
+    table = released.get(tied)
     if head is not None and not np.array_equal(released.get("lm_head.weight", table), table):
         raise ValueError(
             f"{weights_file}: `CausalLM` ties its output to the embeddings; the weights must be "
             "tied. Received: another table as lm_head.weight"
         )
-    kept = {n: a for n, a in released.items() if n != "lm_head.weight"}  # it is tied
+    inside = ("h.", "wte.", "wpe.", "ln_f.", "tokens_embed.", "positions_embed.")
+    kept = {name: array for name, array in released.items() if name.startswith(inside)}
+    unknown = sorted(name for name in released.keys() - kept if not name.startswith(HEADS))
+    if unknown:
+        warnings.warn(
+            f"{weights_file}: these weights are unknown and are not read: {', '.join(unknown)}",
+            stacklevel=4,
+        )
     names = {theirs: ours for ours, theirs in _names(encoder).items()}
     weights = {names.get(theirs, theirs): array for theirs, array in kept.items()}
     assign({w.path: w for w in encoder.weights}, weights, weights_file)

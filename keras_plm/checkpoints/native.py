@@ -140,7 +140,11 @@ def save(
         "keras_plm": __version__,
         "config": config,
     }
-    weights = {w.path: keras.ops.convert_to_numpy(w).astype(dtype) for w in encoder.weights}
+    weights = {}
+    for weight in encoder.weights:
+        with np.errstate(over="ignore"):
+            weights[weight.path] = keras.ops.convert_to_numpy(weight).astype(dtype)
+        as_weight(weights[weight.path], weight.path, f"As {dtype}")
     with replacing_files(folder, (*PARTS, "config.json")) as temporary:
         save_file(weights, temporary / "model.safetensors")
         tokenizer.save(temporary / "tokenizer.json")

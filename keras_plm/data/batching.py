@@ -129,6 +129,8 @@ class Batches(keras.utils.PyDataset):
         row_lengths: Function of an epoch that returns the (N,) lengths of its rows.
         step: Number of batches trained on, over all epochs. Set it to resume.
         carries_states: Whether a row continues in the next batch, on the same device.
+        row_by_row: Whether all arrays have an entry for each row, so that devices can share them.
+        evaluation: `(lengths, collate)` of evaluation, if they differ from those of training.
 
     Raises:
         ValueError: If there are no rows, or a row is longer than the last bucket. Unless exactly
@@ -217,6 +219,8 @@ class Batches(keras.utils.PyDataset):
         return max(self.tokens_per_batch // length // count, 1) * count
 
     carries_states = False
+    row_by_row = True
+    evaluation = None
 
     def sharded(self, distribution: Any) -> Self:
         """Splits the batches over the devices of a `training.distribution.Distribution`.
@@ -228,13 +232,19 @@ class Batches(keras.utils.PyDataset):
 
         Raises:
             ValueError: If `scale_weights` is False and a batch does not divide evenly: rows of
-                weight 0 would lower the loss. If states are carried on several devices.
+                weight 0 would lower the loss. If states are carried on several devices, or an array
+                is for all rows together.
         """
         count = distribution.num_replicas
         if self.carries_states and count > 1:
             raise ValueError(
                 "Rows that continue from batch to batch, such as a biLM's, need one device: "
                 f"`distribute(devices=1)`. Received: {count} devices"
+            )
+        if not self.row_by_row and count > 1:
+            raise ValueError(
+                "Batches with arrays for all rows together, such as a fastText model's, need one "
+                f"device: `distribute(devices=1)`. Received: {count} devices"
             )
         self._check_even(self.micro_batches * count, f"{count} devices")
         return self._changed(distribution=distribution, shard=distribution.part)
@@ -273,7 +283,15 @@ class Batches(keras.utils.PyDataset):
         """Returns batches as with `training=False`: each row once, in order, no class weights."""
         if not self.training and self.class_weight is None:
             return self
-        return self._changed(training=False, step=0, class_weight=None, _begun=False)
+        changed = {}
+        if self.training and self.evaluation is not None:
+            lengths, collate = self.evaluation
+            lengths = lengths if callable(lengths) else lambda epoch, n=lengths: n
+            changed = {"row_lengths": lengths, "collate": collate}
+        changed |= {"training": False, "step": 0, "class_weight": None, "_begun": False}
+        found = self._changed(**changed)
+        found._count = len(found._plan(0))
+        return found
 
     def collated_by(self, collate: Callable[..., tuple[Any, Any, Any]]) -> Self:
         """Returns batches of the same rows with another `collate`."""

@@ -94,7 +94,7 @@ def sample(
         top_k: Number of most likely tokens to sample from; `None` for all.
         top_p: Probability of the smallest set of most likely tokens to sample from, after `top_k`;
             `None` for all.
-        seed: Seed of the random numbers, an integer or several.
+        seed: Seed of the random numbers, an integer or several; (B, k) integers seed each row.
         model, inputs, start_token_id, stop_token_ids, max_new_tokens, pad_id, cache: As in
             `greedy`.
 
@@ -119,7 +119,7 @@ def sample(
         raise ValueError(f"`top_k` must be 1 or more. Received: top_k={top_k}")
     if top_p is not None and not (isinstance(top_p, numbers.Real) and 0 < top_p <= 1):
         raise ValueError(f"`top_p` must be above 0 and at most 1. Received: top_p={top_p}")
-    for number in np.atleast_1d(seed).tolist():
+    for number in np.ravel(seed).tolist():
         check_whole(number, "seed", least=0)
     inputs, max_new_tokens = check_inputs(model, inputs, max_new_tokens)
     batch = len(next(iter(inputs.values())))
@@ -141,7 +141,8 @@ def sample(
 
 def _uniform(seed, batch, steps):
     """Draws (B, U) numbers; those of a row depend neither on other rows nor on U."""
-    rows = [np.random.default_rng([*np.atleast_1d(seed), row]) for row in range(batch)]
+    seeds = seed if np.ndim(seed) == 2 else [[*np.atleast_1d(seed), row] for row in range(batch)]
+    rows = [np.random.default_rng(list(numbers)) for numbers in seeds]
     return np.stack([rng.random(steps, dtype="float32") for rng in rows])
 
 

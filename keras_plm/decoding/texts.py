@@ -90,8 +90,8 @@ def generate(
     batches = _prompt_batches(rows, min(batch_size, len(prompts)), model, tokenizer.pad_id)
     texts, seed = [""] * len(prompts), options.get("seed", 0)
     for i in range(len(batches)):
-        if strategy is sample:  # otherwise all batches would use the same numbers
-            options["seed"] = [*np.atleast_1d(seed), i]
+        if strategy is sample:  # the numbers of a text depend only on the seed and its position
+            options["seed"] = [[*np.atleast_1d(seed), 0, max(row, 0)] for row in batches.rows(i)]
         token_ids, _ = strategy(model, batches[i][0], **options)
         best = token_ids.reshape(len(token_ids), -1, token_ids.shape[-1])[:, 0]
         for row, written in zip(batches.rows(i), best, strict=True):

@@ -26,7 +26,10 @@ class _Translating:
 
     def decode_step(self, token_ids, state, memory, index):
         state = ops.slice_update(state, (0, index), ops.cast(token_ids, "int32")[:, None])
-        logits = self.model({**memory, "target_ids": state})  # (B, U, V)
+        inputs = {**memory, "target_ids": state}
+        if isinstance(getattr(self.model, "input", None), dict):
+            inputs = {name: x for name, x in inputs.items() if name in self.model.input}
+        logits = self.model(inputs)  # (B, U, V)
         return ops.take(logits, index, axis=1), state
 
 

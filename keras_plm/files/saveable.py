@@ -22,7 +22,17 @@ class Saveable:
     Models are rebuilt from the arguments of their constructor. These do not include
     `quantize("int8")`: the file of weights holds the modes of all layers, restored before the
     weights.
+
+    A functional model reads only its own inputs of a dict. Keras would assign the arrays of a dict
+    with further keys by position, to wrong inputs.
     """
+
+    def call(self, inputs, training=None, mask=None, **kwargs):
+        if isinstance(inputs, dict) and isinstance(self.input, dict):
+            if inputs.keys() > self.input.keys():
+                inputs = {name: inputs[name] for name in self.input}
+                mask = {name: mask[name] for name in self.input} if isinstance(mask, dict) else None
+        return super().call(inputs, training=training, mask=mask, **kwargs)
 
     def save(self, filepath, *args, **kwargs):
         """Saves the model as `keras.Model.save` does, as `.keras`.
@@ -39,7 +49,7 @@ class Saveable:
 
     def save_own_variables(self, store):
         super().save_own_variables(store)
-        modes = [getattr(layer, "quantization_mode", None) or "" for layer in _leaves(self)]
+        modes = [getattr(layer, "quantization_mode", None) or "" for layer in leaves(self)]
         unknown = sorted(set(modes) - {"", "int8"})
         if unknown:
             raise ValueError(
@@ -52,7 +62,7 @@ class Saveable:
     def load_own_variables(self, store):
         if QUANTIZED in store.keys():
             modes = np.asarray(store[QUANTIZED]).tobytes().decode().split(",")
-            for layer, mode in zip(_leaves(self), modes, strict=True):
+            for layer, mode in zip(leaves(self), modes, strict=True):
                 if mode and not layer.quantization_mode:
                     layer.quantize(mode, type_check=False)
             if hasattr(self, "_post_quantize"):
@@ -131,6 +141,6 @@ def described_error(error):
     return f"Received: content that Keras cannot read ({type(error).__name__})"
 
 
-def _leaves(model):
+def leaves(model):
     """Returns the layers without sublayers, in an order that a copy of the model shares."""
     return [x for x in every_layer(model) if len(every_layer(x)) == 1]

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_plm.data.batching import Batches
 from keras_plm.data.formats.fasttext import SubwordVectors
 from keras_plm.files.sequences import as_names
 from keras_plm.layers.embedding import rows_of
@@ -158,6 +159,21 @@ class FastText(NeighbourModel):
         own[starts] = True
         self._parts[own] = np.arange(size)
         self._parts[~own] = size + compact
+
+    def batches(self, *args, **kwargs) -> Batches:
+        """Returns batches as `Word2Vec.batches`, for one device.
+
+        Raises:
+            ValueError: If `shard` has several parts. Otherwise as `Word2Vec.batches`.
+        """
+        found = super().batches(*args, **kwargs)
+        found.row_by_row = False
+        if found.shard[1] > 1:
+            raise ValueError(
+                "The parts of all words of a batch are one array: use one device. "
+                f"Received: shard={found.shard}"
+            )
+        return found
 
     def words_of(self, token_ids: np.ndarray) -> dict[str, np.ndarray]:
         """Returns the model's inputs for the words of a batch (B, T)."""

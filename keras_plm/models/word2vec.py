@@ -407,6 +407,8 @@ class _RunningText:
         if epoch not in self._texts:
             rng = np.random.default_rng([self.seed, epoch])
             kept = rng.random(len(self.token_ids), "float32") < self.keep[self.token_ids]
+            if not (self.token_ids[kept] != self.end_id).any():  # of a very short text
+                kept = self.keep[self.token_ids] > 0
             ids = self.token_ids[kept]
             words = ids != self.end_id
             sentences = np.cumsum(~words, dtype=np.int32)[words]

@@ -77,7 +77,8 @@ class CausalLM(FitsBatches, keras.Model):
     """GPT's pre-training: predicts the next token at every position.
 
     It is a Keras model. `compile(optimizer)` sets the loss and the perplexity per token. Train it
-    on `causal_lm_batches`. Memory never holds the logits of all tokens.
+    on `causal_lm_batches`, or a causal `BERT` on `masked_lm_batches(left_to_right=True)`. Memory
+    never holds the logits of all tokens.
 
     Reference: Radford et al. 2018, section 3.1.
 
@@ -178,10 +179,11 @@ def causal_lm_batches(
             f"Received: {len(tokens)} tokens, max_length={max_length}"
         )
 
-    def collate(rows, length, rng, epoch):
-        offset = 0
-        if training:
-            offset = int(np.random.default_rng([seed, epoch, 1]).integers(max_length))
+    def shifted(rows, length, rng, epoch):
+        start = int(np.random.default_rng([seed, epoch, 1]).integers(max_length))
+        return collate(rows, length, rng, epoch, start)
+
+    def collate(rows, length, rng, epoch, offset=0):
         places = offset + rows[:, None] * max_length + np.arange(max_length + 1)
         text = np.asarray(tokens[places], "int32")
         x = {
@@ -191,14 +193,17 @@ def causal_lm_batches(
         }
         return x, text[:, 1:], np.ones(x["token_ids"].shape, "float32")
 
-    return Batches(
-        np.full(count, max_length),
-        collate,
+    lengths = np.full(count, max_length)
+    found = Batches(
+        lengths,
+        shifted if training else collate,
         training=training,
         batch_size=batch_size,
         buckets=[max_length],
-        **options,
+        **{"vocabulary_size": len(tokenizer), **options},
     )
+    found.evaluation = lengths, collate
+    return found
 
 
 def token_losses(
@@ -273,6 +278,8 @@ def token_losses(
             x["token_ids"][i, : lengths[row]] = ids[row][:-1]
             x["target_ids"][i, : lengths[row]] = ids[row][1:]
         x["padding_mask"] = np.arange(length) < lengths[chosen][:, None]
+        if "segment_ids" in encoder.input:  # of a BERT
+            x["segment_ids"] = np.zeros_like(x["token_ids"])
         return x, None, None
 
     batches = Batches(

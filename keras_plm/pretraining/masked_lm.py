@@ -9,7 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_plm.data.batching import Batches
-from keras_plm.data.corpus import TokenStream, check_is_stream
+from keras_plm.data.corpus import TokenStream, check_is_stream, check_stream
 from keras_plm.files.sequences import Tensor
 from keras_plm.layers import Dense, LayerNormalization, TokenEmbedding
 from keras_plm.layers._fused.dense import add_bias
@@ -308,6 +308,7 @@ def masked_lm_batches(
             "`whole_word` needs a tokenizer whose ids mark where a word begins (`starts_word`), as "
             f"`WordPiece`; byte-level pairs do not. Received: {type(tokenizer).__name__}"
         )
+    check_stream(stream, tokenizer)
     if max_length < 8:
         raise ValueError(f"Rows need at least 8 tokens. Received: max_length={max_length}")
     if next_sentence and len(stream.documents) < 3:
@@ -327,25 +328,34 @@ def masked_lm_batches(
         random_token_rate,
         whole_word,
         short_sequence_rate,
-        part_tokens=part_tokens if training else math.inf,
+        part_tokens=part_tokens,
         seed=options.get("seed", 0),
-        redraw=training,
+        redraw=True,
     )
-    return Batches(
-        source.lengths,
-        source.collate_left_to_right if left_to_right else source.collate,
+    whole = dataclasses.replace(source, part_tokens=math.inf, redraw=False)
+
+    def collate_of(rows):
+        return rows.collate_left_to_right if left_to_right else rows.collate
+
+    read = source if training else whole
+    found = Batches(
+        read.lengths,
+        collate_of(read),
         training=training,
         batch_size=batch_size,
         tokens_per_batch=tokens_per_batch,
         longest=max_length,
-        **options,
+        **{"vocabulary_size": len(tokenizer), **options},
     )
+    found.evaluation = whole.lengths, collate_of(whole)
+    return found
 
 
 def document_parts(stream, part_tokens):
     """Cuts a stream between documents into parts of about equal length.
 
-    Each part has at least two documents, if the stream has.
+    Each part has at least two documents, if the stream has. Large documents make the parts fewer,
+    so that none is more than twice as long as another: an epoch has a constant number of batches.
 
     Returns:
         A list of `(first document, end)`.
@@ -353,11 +363,15 @@ def document_parts(stream, part_tokens):
     if part_tokens < 1:
         raise ValueError(f"`part_tokens` must be 1 or more. Received: {part_tokens}")
     starts = stream.sentences[stream.documents]  # in tokens
-    count = max(round(int(starts[-1]) / part_tokens), 1)
-    cuts, last = [0], len(starts) - 1
-    for cut in np.searchsorted(starts, np.arange(1, count) * (starts[-1] / count)).tolist():
-        if cut - cuts[-1] >= 2 and last - cut >= 2:
-            cuts.append(cut)
+    last = len(starts) - 1
+    for count in range(max(round(int(starts[-1]) / part_tokens), 1), 0, -1):
+        cuts = [0]
+        for cut in np.searchsorted(starts, np.arange(1, count) * (starts[-1] / count)).tolist():
+            if cut - cuts[-1] >= 2 and last - cut >= 2:
+                cuts.append(cut)
+        lengths = np.diff(starts[[*cuts, last]])
+        if lengths.max() <= 2 * lengths.min():
+            break
     return list(itertools.pairwise([*cuts, last]))
 
 

@@ -1,6 +1,7 @@
 """Exact resume of a training run, and its seeds."""
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -140,6 +141,7 @@ class TrainingState(StepCounter):
         self._random = None
         self._known = None, None
         self._metrics = None  # metrics of an unfinished pass, which Keras resets
+        self._unaveraged = {}  # weights before Keras replaces them by their average
 
     @property
     def finished(self) -> bool:
@@ -160,6 +162,7 @@ class TrainingState(StepCounter):
 
     def on_epoch_begin(self, epoch, logs=None):
         super().on_epoch_begin(epoch)
+        self._unaveraged = {}
         if self._metrics is not None and self._within_pass:
             for variable, value in zip(self._metric_variables(), self._metrics, strict=True):
                 variable.assign(value)
@@ -192,10 +195,21 @@ class TrainingState(StepCounter):
 
     def on_epoch_end(self, epoch, logs=None):
         self._keep_metrics()
+        optimizer = self.model.optimizer
+        if getattr(getattr(optimizer, "inner_optimizer", optimizer), "use_ema", False):
+            _sync(self.model)
+            self._unaveraged = {
+                name: np.array(keras.ops.convert_to_numpy(v), order="C")
+                for name, v in self._variables().items()
+                if name.startswith("model/") and v.trainable
+            }
 
     def on_train_end(self, logs=None):
         super().on_train_end()
+        if self.finished:  # the weights stay averaged
+            self._unaveraged = {}
         self.save()
+        self._unaveraged = {}
 
     def _keep_metrics(self):
         if self._metrics is None:
@@ -217,7 +231,7 @@ class TrainingState(StepCounter):
         arrays = {
             name: np.array(keras.ops.convert_to_numpy(v), order="C")
             for name, v in variables.items()
-        }
+        } | self._unaveraged
         for name, variable in variables.items():
             learned = name.startswith("model/") and variable.trainable
             if learned and not np.isfinite(arrays[name]).all():
@@ -308,7 +322,17 @@ class TrainingState(StepCounter):
             "devices": _devices(self.model, self.batches),
             "parts": getattr(getattr(self.batches, "distribution", None), "num_replicas", 1),
             "batches": [self.before, len(self.batches)],
+            "order": self._order,
+            "options": _options_of(self.model.optimizer),
         }
+
+    @functools.cached_property
+    def _order(self):
+        """A hash of the rows of the first epoch's batches."""
+        state = hashlib.sha256(str(self.batches.seed).encode())
+        for length, rows in self.batches.plan(0):
+            state.update(np.array([length, *rows], "int64").tobytes())
+        return state.hexdigest()[:16]
 
     def _settings_of(self, model):
         if self._known[0] is not model:  # slow with a tokenizer
@@ -339,6 +363,17 @@ class TrainingState(StepCounter):
             raise ValueError(
                 f"{path} is of a run on other batches. "
                 f"Received: {len(self.batches)} batches per pass instead of {count}"
+            )
+        if before == self.before and note.get("order", self._order) != self._order:
+            raise ValueError(
+                f"{path} is of a run on other batches: make them from the same rows, with the same "
+                "`seed`. Received: other rows in the batches of the first pass"
+            )
+        if note.get("options", about["options"]) != about["options"]:
+            other = [n for n, v in about["options"].items() if note["options"].get(n) != v]
+            raise ValueError(
+                f"{path} is of a run with other settings of the optimizer: use the same ones. "
+                f"Received: another value of {', '.join(other) or 'an unknown setting'}"
             )
         shapes = {name: array.shape for name, array in arrays.items()}
         wanted = {name: tuple(v.shape) for name, v in variables.items()}
@@ -401,6 +436,21 @@ def _devices(model, batches):
         return model.distribute_strategy.num_replicas_in_sync
     distribution = keras.distribution.distribution()
     return 1 if distribution is None else int(np.prod(distribution.device_mesh.shape))
+
+
+def _options_of(optimizer):
+    """Returns digests of an optimizer's settings by name.
+
+    The learning rate is left out: callbacks change it, and a longer run has another schedule. So
+    are `groups`, whose paths may depend on earlier models of the process.
+    """
+    config, dropped = optimizer.get_config(), ("name", "learning_rate", "groups")
+    config = config.get("inner_optimizer", {}).get("config", config)
+    return {
+        name: hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
+        for name, value in config.items()
+        if name not in dropped
+    }
 
 
 def _settings(model):

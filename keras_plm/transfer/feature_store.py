@@ -26,7 +26,7 @@ from keras_plm.models import WordVectors
 from keras_plm.models.encoder import Encoder, check_encoder
 from keras_plm.tokenizers.characters import CharacterIds
 from keras_plm.tokenizers.subwords import SubwordTokenizer
-from keras_plm.training.fit import lacks_special_tokens
+from keras_plm.training.fit import check_vocabulary, lacks_special_tokens
 from keras_plm.transfer import _feature_files
 from keras_plm.transfer._feature_rows import TOKENS, feature_rows
 from keras_plm.transfer.layer_choices import LAYER_CHOICES, layer_choice
@@ -155,6 +155,7 @@ class FeatureStore:
         check_first(pool, tokenizer)
         check_stateless(encoder)
         tokenizer = fitting(tokenizer, encoder)
+        check_vocabulary(encoder, len(tokenizer))
         rows = feature_rows(examples, tokenizer, pool, encoder, max_length)
         precision = encoder.compute_dtype
         asked = encoder, tokenizer, rows.texts, pool, precision, VERSION, *rows.settings

@@ -1,6 +1,6 @@
 """BERT next to its peers: training, inference, fine-tuning, encoding, pre-training, tokenizing.
 
-The peers are `transformers` with its defaults (float32, eager, dynamic padding), tuned
+The peers are `transformers` with its defaults (float32, sdpa, dynamic padding), tuned
 `transformers` (bfloat16, fused AdamW, sentences sorted by length), and KerasHub with its default
 length of 512 and with 128. All implementations read the same batches or the same sentences.
 """

@@ -118,6 +118,11 @@ def test_unsupported_models_and_options_are_refused(tmp_path, tf):
     ):
         with pytest.raises(ValueError, match=match):
             export(model, tmp_path / "model", **options)
+    for trained, match in ((True, "on pairs of texts.*pairs=True"), (False, "on single texts")):
+        head.trained_on_pairs = trained
+        with pytest.raises(ValueError, match=match):
+            export(head, tmp_path / "model", not trained)
+    head.trained_on_pairs = None
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("x")
     with pytest.raises(ValueError, match="a folder of its own"):

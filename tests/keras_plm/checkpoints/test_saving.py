@@ -32,6 +32,7 @@ from keras_plm.models import (
     WordVectors,
 )
 from keras_plm.pretraining import BiLM, CausalLM, MaskedLM, WithLanguageModel
+from keras_plm.training.optimizers import BertAdamW
 from tests.helpers.checks import to_numpy, under_torch
 from tests.helpers.small_encoders import LABELS, TAGS, TOKENIZER, classifier, encoder
 from tests.helpers.small_gpt import TOKENIZER as PIECES
@@ -229,6 +230,31 @@ def test_compiled_head_with_auxiliary_language_model_loads(tmp_path):
         source = each.batches(each.head.batches(rows, training=False))
         losses.append(each.evaluate(source, verbose=0))
     np.testing.assert_allclose(*losses, atol=1e-5)
+
+
+def test_frozen_layers_stay_frozen_after_a_reload(tmp_path):
+    part = encoder()
+    part.token_embedding.trainable = False
+    model = Classifier(part, LABELS, tokenizer=TOKENIZER)
+    model.compile(BertAdamW(1e-2))
+    rows = [Example("a", "no"), Example("b", "yes")] * 4
+    model.fit(model.batches(rows, batch_size=4), verbose=0)
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    assert len(again.trainable_weights) == len(model.trainable_weights) < len(model.weights)
+    assert int(again.optimizer.iterations) == int(model.optimizer.iterations) == 2
+    table = keras.ops.convert_to_numpy(again.encoder.token_embedding.embeddings).copy()
+    again.fit(again.batches(rows, batch_size=4), verbose=0)
+    np.testing.assert_array_equal(table, again.encoder.token_embedding.embeddings)
+
+
+@pytest.mark.backend_neutral
+def test_a_folder_that_would_not_load_is_not_written(tmp_path):
+    words = [WordVectors.from_vectors(["fine", "film"], np.eye(2) * x) for x in (1, 70_000)]
+    keras_plm.save(tmp_path / "w", words[0], words[0].tokenizer(), dtype="float16")
+    with pytest.raises(ValueError, match="As float16: weights must be finite"):
+        keras_plm.save(tmp_path / "w", words[1], words[1].tokenizer(), dtype="float16")
+    assert keras_plm.load(tmp_path / "w")[0].vocabulary_size == words[0].vocabulary_size
 
 
 @pytest.mark.full

@@ -365,6 +365,26 @@ class TestTexts:
         with pytest.raises(ValueError, match="`max_length=4`.*Received: batches of length 8"):
             model.fit(translation_batches(self.lines[:1], self.lines[:1], tokenizer))
 
+    def test_samples_depend_on_seed_and_position_only(self):
+        tokenizer = BytePair(["<unk>", "a</w>", "b</w>", *"ab"], [], scheme="gpt")
+        model = GPT(len(tokenizer), 1, 2, hidden_dim=8, intermediate_dim=16)
+        first = [
+            generate(
+                model, tokenizer, ["a b", *others], strategy=sample, max_new_tokens=8, **options
+            )[0]
+            for others in (["b"], ["b a b a"], ["b", "a"])
+            for options in ({}, {"batch_size": 1})
+        ]
+        assert len(set(first)) == 1
+
+    def test_without_cache_other_arrays_are_left_out(self):
+        tokenizer = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b"])
+        model, inputs = Transformer(7, 1, 2, 8), tokenizer.pack(["a b", "b"])
+        inputs = inputs if isinstance(inputs, dict) else inputs.inputs
+        with_cache = greedy(model, inputs, 2, 3, max_new_tokens=4)
+        without = greedy(model, inputs, 2, 3, max_new_tokens=4, cache=False)
+        assert (with_cache.token_ids == without.token_ids).all()
+
     @pytest.mark.backend_neutral
     def test_generate_refuses_wrong_models_and_options(self, tokenizer):
         model = Seq2Seq(len(tokenizer), 4, 6)

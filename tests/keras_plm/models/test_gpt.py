@@ -204,6 +204,32 @@ def test_load_gpt_equals_outputs_of_transformers(released):
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("stored", ["classifier", "lm_head"])
+def test_load_gpt_reads_folders_with_other_heads_or_one_tied_table(stored, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    import safetensors.torch
+    import torch
+
+    sizes = {"vocab_size": 29, "n_positions": 16, "n_embd": 12, "n_layer": 1, "n_head": 2}
+    config = transformers.GPT2Config(**sizes, bos_token_id=0, eos_token_id=0, pad_token_id=0)
+    headed = stored == "classifier"
+    name = "GPT2ForSequenceClassification" if headed else "GPT2LMHeadModel"
+    model = getattr(transformers, name)(config).eval()
+    model.save_pretrained(tmp_path)
+    if not headed:  # keeps one of two names of a table
+        safetensors.torch.save_model(model, str(tmp_path / "model.safetensors"))
+    ids = np.arange(7)[None]
+    with torch.no_grad():
+        wanted = model.transformer(torch.tensor(ids)).last_hidden_state
+    encoders = [load_gpt(tmp_path)]
+    if not headed:
+        encoders.append(load_gpt(tmp_path, head="pretraining").encoder)
+    for encoder in encoders:
+        found = encoder({"token_ids": ids, "padding_mask": ids >= 0})["sequence"]
+        np.testing.assert_allclose(to_numpy(found), wanted.numpy(), atol=1e-5)
+
+
+@pytest.mark.full
 def test_load_gpt_reads_old_folder_formats(released):
     """Old folders lack a model type, use torch's files, or hold a wrapped model."""
     import torch

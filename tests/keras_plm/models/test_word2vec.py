@@ -1,6 +1,7 @@
 """word2vec and fastText, compared with loops over pairs."""
 
 import heapq
+import types
 
 import keras
 import numpy as np
@@ -254,6 +255,25 @@ def test_compile_with_a_learning_rate_uses_adagrad():
 
 
 @pytest.mark.backend_neutral
+@pytest.mark.backend_neutral
+def test_an_epoch_of_a_very_short_text_has_words():
+    model = Word2Vec(6, hidden_dim=4, window=2, row_length=8, noise_words=2)
+    batches = model.batches(np.array([3, 4, 5, 2] * 6))
+    assert all(len(batches.row_lengths(epoch)) for epoch in range(200))
+
+
+@pytest.mark.backend_neutral
+def test_batches_of_fasttext_need_one_device():
+    vocabulary = ["[PAD]", "[UNK]", "[EOS]", *(f"word{i}" for i in range(20))]
+    model = FastText(vocabulary, hidden_dim=4, row_length=8, noise_words=2, buckets=100)
+    text = np.arange(3, 23).repeat(3)
+    with pytest.raises(ValueError, match="one array: use one device"):
+        model.batches(text, tokens_per_batch=16, shard=(0, 2))
+    several = types.SimpleNamespace(num_replicas=2, part=(0, 2))
+    with pytest.raises(ValueError, match="need one device.*Received: 2 devices"):
+        model.batches(text, tokens_per_batch=16).sharded(several)
+
+
 def test_bad_input():
     with pytest.raises(ValueError, match="`architecture` must be one of"):
         Word2Vec(9, architecture="skipgram")

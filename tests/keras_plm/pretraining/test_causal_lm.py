@@ -13,7 +13,7 @@ from keras_plm.layers.sampled_softmax import logsumexp_of_products
 from keras_plm.models import BERT, GPT
 from keras_plm.pretraining import CausalLM, causal_lm_batches, token_losses
 from keras_plm.pretraining.causal_lm import TiedLoss
-from keras_plm.tokenizers import BytePair, Words
+from keras_plm.tokenizers import BytePair, WordPiece, Words
 from keras_plm.training.resume import set_seed
 from tests.helpers.checks import assert_close, to_numpy
 
@@ -77,6 +77,21 @@ def test_each_token_is_predicted_from_preceding_tokens(text):
     logs = ops.log_softmax(model.encoder.token_embedding(hidden, reverse=True))
     wanted = -np.take_along_axis(to_numpy(logs), y[..., None], axis=-1)[..., 0]
     assert_close(losses, wanted)
+
+
+@pytest.mark.backend_neutral
+def test_evaluation_of_training_batches_does_not_shift_windows(text):
+    stream, words = text
+    batches = causal_lm_batches(stream, words, 6, batch_size=4, seed=3)
+    whole = causal_lm_batches(stream, words, 6, batch_size=4, training=False)
+    for (x, _, _), (other, _, _) in zip(batches.for_evaluation(), whole, strict=True):
+        assert_close(x["token_ids"], other["token_ids"], atol=0)
+
+
+def test_token_losses_of_a_causal_bert():
+    words = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b"])
+    encoder = BERT(len(words), 1, 2, 8, 16, causal=True)
+    assert [len(losses) for losses in token_losses(encoder, words, ["a b", "b a b"])] == [3, 4]
 
 
 @pytest.mark.backend_neutral

@@ -10,7 +10,7 @@ import pytest
 from keras_plm.data.corpus import TokenStream
 from keras_plm.heads import Classifier
 from keras_plm.layers import TokenEmbedding
-from keras_plm.models import BERT
+from keras_plm.models import BERT, TransformerEncoder
 from keras_plm.pretraining import CausalLM, MaskedLM, MaskedTokenScores, masked_lm_batches
 from keras_plm.tokenizers import BytePair, Characters, WordPiece, Words
 from keras_plm.training.optimizers import BertAdamW
@@ -345,9 +345,54 @@ def test_long_stream_is_read_in_one_part_per_epoch(stream):
 def test_every_part_has_documents_for_random_pairs(stream):
     source = masked_lm_batches(stream, TOKENIZER, 32, part_tokens=1, batch_size=8)
     parts = source.collate.__self__.parts
-    assert len(parts) > 30 and all(end - first >= 2 for first, end in parts)
+    assert len(parts) > 10 and all(end - first >= 2 for first, end in parts)
+    sizes = [np.diff(stream.sentences[stream.documents[list(part)]])[0] for part in parts]
+    assert max(sizes) <= 2 * min(sizes)
     random = np.concatenate([source.collate.__self__.pairs(epoch)[:, 4] for epoch in range(40)])
     assert 0.3 < random.mean() < 0.7
+
+
+@pytest.mark.backend_neutral
+def test_large_documents_make_the_parts_fewer(tmp_path):
+    """Otherwise an epoch of constant length repeats a short part, or drops most of a long one."""
+    (tmp_path / "t").write_text("a b a b\n\n" * 50 + "a b\n" * 1000 + "\n" + "b a\n" * 1000)
+    stream = TokenStream.build([tmp_path / "t"], TOKENIZER, tmp_path / "stream", "lines")
+    source = masked_lm_batches(stream, TOKENIZER, 32, part_tokens=200, batch_size=4)
+    assert source.collate.__self__.parts == [(0, 52)]
+
+
+def test_evaluation_of_training_batches_reads_the_whole_text_unshifted(stream):
+    options = {"max_length": 32, "batch_size": 8, "next_sentence": False}
+    model = MaskedLM(BERT(25, **SIZE, dropout=0.0), next_sentence=False)
+    model.compile("sgd")
+    training = masked_lm_batches(stream, TOKENIZER, part_tokens=900, **options)
+    whole = masked_lm_batches(stream, TOKENIZER, training=False, **options)
+    assert len(training) < len(whole) == len(training.for_evaluation())
+    assert_close(model.evaluate(training, verbose=0), model.evaluate(whole, verbose=0))
+
+
+def test_an_encoder_without_segments_reads_its_own_inputs(stream):
+    model = MaskedLM(TransformerEncoder(25, **SIZE, dropout=0.0), next_sentence=False)
+    model.compile("sgd")
+    options = {"max_length": 32, "batch_size": 8, "next_sentence": False, "training": False}
+    batches = masked_lm_batches(stream, TOKENIZER, **options)
+    x, y, weights = batches[0]
+    assert "segment_ids" in x and "segment_ids" not in model.input
+    own = {name: x[name] for name in model.input}
+    assert_close(model(x)["masked_lm"], model(own)["masked_lm"], atol=0)
+    assert_close(model.predict_on_batch(x)["masked_lm"], model(own)["masked_lm"])
+    assert_close(model.test_on_batch(x, y, weights), model.test_on_batch(own, y, weights))
+
+
+@pytest.mark.backend_neutral
+def test_a_stream_or_model_of_another_vocabulary_is_refused(stream):
+    swapped = WordPiece([*TOKENIZER.vocabulary[:5], *TOKENIZER.vocabulary[:4:-1]])
+    with pytest.raises(ValueError, match="tokenizer"):
+        masked_lm_batches(stream, swapped)
+    model = MaskedLM(BERT(20, **SIZE))
+    model.compile("sgd")
+    with pytest.raises(ValueError, match="Received: 25 tokens, vocabulary_size=20"):
+        model.fit(masked_lm_batches(stream, TOKENIZER), verbose=0)
 
 
 @pytest.mark.backend_neutral

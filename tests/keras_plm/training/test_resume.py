@@ -52,6 +52,26 @@ def test_resume_is_exact_with_dropout_within_an_epoch(stream, tmp_path):
     assert not list((tmp_path / "run").glob("*.tmp"))
 
 
+@pytest.mark.full
+def test_resume_is_exact_with_averaged_weights(stream, tmp_path):
+    """Keras replaces the weights by their average at the end of `fit`."""
+
+    def run(folder, *stops):
+        for stop in stops:
+            model, batches = start(stream)
+            model.compile(BertAdamW(1e-2, use_ema=True, ema_momentum=0.9))
+            state = TrainingState(folder, batches, total_steps=7)
+            state.restore(model)
+            model.fit(batches, epochs=9, callbacks=[state, Seen(stop)], verbose=0)
+        return model.get_weights()
+
+    assert_close(run(tmp_path / "stopped", 3, 9), run(tmp_path / "whole", 9), atol=1e-6)
+    model, batches = start(stream)
+    model.compile(BertAdamW(1e-2, use_ema=True, ema_momentum=0.9))
+    assert TrainingState(tmp_path / "whole", batches, total_steps=7).restore(model)
+    assert_close(model.get_weights(), run(tmp_path / "again", 9), atol=1e-6)
+
+
 @pytest.mark.backend_neutral
 def test_state_is_saved_during_training(stream, tmp_path):
     model, batches = start(stream)
@@ -210,6 +230,12 @@ def test_a_state_of_another_run_is_refused(stream, tmp_path, monkeypatch):
     model, _ = start(stream)
     fewer = masked_lm_batches(stream, TOKENIZER, 32, batch_size=8, buckets=2)
     refused(model, f"other batches. Received: {len(fewer)} batches per pass instead of", fewer)
+    other = masked_lm_batches(stream, TOKENIZER, 32, batch_size=8, seed=batches.seed + 1)
+    if len(other) == len(batches):
+        refused(model, "the same `seed`. Received: other rows", other)
+    decayed, _ = start(stream)
+    decayed.compile(BertAdamW(weight_decay=0.5))
+    refused(decayed, "other settings of the optimizer.*another value of weight_decay")
     monkeypatch.setattr(resume, "_devices", lambda *_: 4)
     refused(model, "another number of devices.* Received: 4 instead of 1")
     monkeypatch.setattr("keras_plm.training.processes.count_processes", lambda: 2)
