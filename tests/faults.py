@@ -184,8 +184,8 @@ FAULTS = [
     Fault(
         "evaluation_by_weights_of_training",
         "05cec92",
-        "return self._changed(training=False, step=0, class_weight=None, _begun=False)",
-        "return self",
+        "found = self._changed(**changed)",
+        "found = self",
         ("tests/keras_plm/training/test_evaluation.py",),
     ),
     Fault(

@@ -4,6 +4,7 @@ import io
 import os
 import zipfile
 import zlib
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +28,9 @@ class Saveable:
     with further keys by position, to wrong inputs.
     """
 
-    def call(self, inputs, training=None, mask=None, **kwargs):
+    def call(
+        self, inputs: Any, training: bool | None = None, mask: Any = None, **kwargs: Any
+    ) -> Any:
         if isinstance(inputs, dict) and isinstance(self.input, dict):
             if inputs.keys() > self.input.keys():
                 inputs = {name: inputs[name] for name in self.input}

@@ -43,6 +43,12 @@ class Encoder(Saveable, keras.Model):
         name: Name of the model.
         **kwargs: Other arguments of `keras.Model`.
 
+    Call arguments:
+        inputs: A dict with the keys of `input`. Arrays of other keys are not read.
+
+    Returns:
+        A dict with the keys of `output`.
+
     Raises:
         ValueError: If the inputs or outputs lack a part.
 

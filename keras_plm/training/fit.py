@@ -56,6 +56,12 @@ class FitsBatches(Saveable):
     model is compiled as before, with its own defaults, and its frozen layers stay frozen. `fit`
     raises if the loss of an epoch is not finite, see `FiniteLoss`.
 
+    Call arguments:
+        inputs: The inputs of the model. A functional model reads only its own ones of a dict.
+
+    Returns:
+        The outputs of the model.
+
     Attributes:
         learns_from: Fix that an error message names if an argument is texts.
 

@@ -24,7 +24,7 @@ from keras_plm.heads.encoded import check_first, check_stateless, check_word_vec
 from keras_plm.layers import POOLINGS, LayerChoice
 from keras_plm.models import WordVectors
 from keras_plm.models.encoder import Encoder, check_encoder
-from keras_plm.tokenizers.characters import CharacterIds
+from keras_plm.tokenizers.characters import CharacterIds, Characters
 from keras_plm.tokenizers.subwords import SubwordTokenizer
 from keras_plm.training.fit import check_vocabulary, lacks_special_tokens
 from keras_plm.transfer import _feature_files
@@ -155,7 +155,8 @@ class FeatureStore:
         check_first(pool, tokenizer)
         check_stateless(encoder)
         tokenizer = fitting(tokenizer, encoder)
-        check_vocabulary(encoder, len(tokenizer))
+        if not isinstance(tokenizer, Characters):
+            check_vocabulary(encoder, len(tokenizer))
         rows = feature_rows(examples, tokenizer, pool, encoder, max_length)
         precision = encoder.compute_dtype
         asked = encoder, tokenizer, rows.texts, pool, precision, VERSION, *rows.settings
