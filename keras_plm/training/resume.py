@@ -328,10 +328,10 @@ class TrainingState(StepCounter):
 
     @functools.cached_property
     def _order(self):
-        """A hash of the rows of the first epoch's batches."""
+        """A hash of the rows of the first epoch's batches; `fit` may change their lengths."""
         state = hashlib.sha256(str(self.batches.seed).encode())
-        for length, rows in self.batches.plan(0):
-            state.update(np.array([length, *rows], "int64").tobytes())
+        for _, rows in self.batches.plan(0):
+            state.update(np.asarray(rows, "int64").tobytes())
         return state.hexdigest()[:16]
 
     def _settings_of(self, model):

@@ -145,9 +145,12 @@ def same_inputs(results):
     inputs = defaultdict(Counter)
     for result in results:
         if result.get("inputs") is not None:
-            inputs[group(result)][result["inputs"]] += 1
+            inputs[group(result)][str(result["inputs"])] += 1
     most = {name: counts.most_common(1)[0][0] for name, counts in inputs.items()}
-    same = [result.get("inputs") in (None, most.get(group(result))) for result in results]
+    same = [
+        result.get("inputs") is None or str(result["inputs"]) == most[group(result)]
+        for result in results
+    ]
     return tuple([r for r, s in zip(results, same, strict=True) if s is of] for of in (True, False))
 
 
