@@ -200,7 +200,7 @@ def causal_lm_batches(
         training=training,
         batch_size=batch_size,
         buckets=[max_length],
-        **{"vocabulary_size": len(tokenizer), **options},
+        **{"vocabulary_size": getattr(tokenizer, "text_size", len(tokenizer)), **options},
     )
     found.evaluation = lengths, collate
     return found
