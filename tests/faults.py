@@ -203,7 +203,7 @@ FAULTS = [
         "if found != list(range(count)):",
         "if False:",
         (
-            "tests/keras_plm/training/test_optimizers.py::test_blocks_of_other_names_are_refused",
+            "tests/keras_plm/training/optimizers/test_layer_groups.py::test_blocks_of_other_names_are_refused",
             "tests/keras_plm/transfer/test_gpt.py::TestTransferOfLayers",
         ),
     ),
