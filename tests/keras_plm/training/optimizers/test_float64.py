@@ -18,10 +18,12 @@ pytestmark = pytest.mark.each_backend
 
 @pytest.fixture
 def float64():
-    before = keras.config.floatx()
+    before, policy = keras.config.floatx(), keras.config.dtype_policy()
     keras.config.set_floatx("float64")
+    keras.config.set_dtype_policy("float64")  # Keras keeps the policy of the first `floatx`
     yield
     keras.config.set_floatx(before)
+    keras.config.set_dtype_policy(policy)
 
 
 @pytest.mark.full
