@@ -154,7 +154,7 @@ FAULTS = [
     Fault(
         "batches_changed_by_an_objective",
         "eed0078",
-        "return self._changed(collate=collate)",
+        "return self._changed(collate=collate, evaluation=None)",
         "self.collate = collate\n        return self",
         ("tests/keras_plm/transfer/test_gpt.py::TestAuxiliaryObjective",),
     ),

@@ -161,9 +161,9 @@ def run_prepare(flags):
     else:
         with handling_signals(raise_stopped):
             stream = prepare(
-                flags.corpus, flags.out, flags.model, flags.tokenizer,
-                getattr(flags, "vocabulary_size", 10_000), getattr(flags, "lowercase", False),
-                flags.sentences, flags.workers, progress,
+                flags.corpus, flags.out, flags.model, flags.tokenizer, sentences=flags.sentences,
+                workers=flags.workers, progress=progress,
+                **{name: getattr(flags, name) for name in trained},
             )  # fmt: skip
     about = stream.description
     console.print(

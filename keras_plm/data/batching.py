@@ -295,7 +295,7 @@ class Batches(keras.utils.PyDataset):
 
     def collated_by(self, collate: Callable[..., tuple[Any, Any, Any]]) -> Self:
         """Returns batches of the same rows with another `collate`."""
-        return self._changed(collate=collate)
+        return self._changed(collate=collate, evaluation=None)
 
     def _changed(self, **attributes):
         """Returns a copy with other attributes, without the cached plans and factors."""

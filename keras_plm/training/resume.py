@@ -446,11 +446,13 @@ def _options_of(optimizer):
     """
     config, dropped = optimizer.get_config(), ("name", "learning_rate", "groups")
     config = config.get("inner_optimizer", {}).get("config", config)
-    return {
-        name: hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
-        for name, value in config.items()
-        if name not in dropped
-    }
+    return {n: _digest(value, default=str) for n, value in config.items() if n not in dropped}
+
+
+def _digest(value, **options):
+    """Returns a hash of a value, written as JSON."""
+    text = json.dumps(value, sort_keys=True, **options)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _settings(model):
@@ -465,12 +467,9 @@ def _settings(model):
             return re.sub(r"_\d+$", "", value)
         return [plain(v) for v in value] if isinstance(value, (list, tuple)) else value
 
-    def digest(value):
-        return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
-
     try:
         found = plain(keras.saving.serialize_keras_object(model)["config"])
-        return {name: digest(value) for name, value in found.items()}
+        return {name: _digest(value) for name, value in found.items()}
     except (NotImplementedError, TypeError, KeyError, AttributeError):
         return None
 

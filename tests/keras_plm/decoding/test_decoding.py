@@ -380,7 +380,7 @@ class TestTexts:
     def test_without_cache_other_arrays_are_left_out(self):
         tokenizer = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b"])
         model, inputs = Transformer(7, 1, 2, 8), tokenizer.pack(["a b", "b"])
-        inputs = inputs if isinstance(inputs, dict) else inputs.inputs
+        assert "segment_ids" in inputs
         with_cache = greedy(model, inputs, 2, 3, max_new_tokens=4)
         without = greedy(model, inputs, 2, 3, max_new_tokens=4, cache=False)
         assert (with_cache.token_ids == without.token_ids).all()

@@ -368,6 +368,7 @@ def test_evaluation_of_training_batches_reads_the_whole_text_unshifted(stream):
     training = masked_lm_batches(stream, TOKENIZER, part_tokens=900, **options)
     whole = masked_lm_batches(stream, TOKENIZER, training=False, **options)
     assert len(training) < len(whole) == len(training.for_evaluation())
+    assert len(training.collated_by(training.collate).for_evaluation()) == len(training)
     assert_close(model.evaluate(training, verbose=0), model.evaluate(whole, verbose=0))
 
 
