@@ -59,10 +59,11 @@ def score_by_cost(
     named = sum(name.count("\n") + 1 for name in names) + len(groups)
     figure = new_figure(7, 3.4 + 0.21 * named)
     axes = figure.add_subplot()
+    drawn = []  # groups, then the numbered names
     for i, group in enumerate(groups):
         colour, marker = CURVE_STYLES[i % len(CURVE_STYLES)]
         own = [point for point in points if point["group"] == group]
-        axes.errorbar(
+        points_of_group = axes.errorbar(
             [point["cost"] for point in own],
             [100 * point["score"] for point in own],
             yerr=[100 * point["deviation"] for point in own],
@@ -71,15 +72,15 @@ def score_by_cost(
             elinewidth=0.8,
             markersize=5,
             alpha=0.85,
-            label=group,
         )
+        drawn.append((points_of_group, group))
     places = [(point["cost"], 100 * point["score"]) for point in front]
     axes.plot(*zip(*places, strict=True), color="#777777", linewidth=1, linestyle=":", zorder=1)
     for i, (place, name) in enumerate(zip(places, names, strict=True), 1):
         axes.annotate(
             str(i), place, xytext=(-4, 5), textcoords="offset points", ha="right", fontsize=9
         )
-        axes.plot([], [], " ", label=f"{i}  {name}")
+        drawn += [(line, f"{i}  {name}") for line in axes.plot([], [], " ")]
     _style_curves(axes, range(99), True, False)
     low, high = axes.get_xlim()
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 1000 * low else (1,)))
@@ -87,12 +88,8 @@ def score_by_cost(
     axes.set_xlabel(cost)
     axes.set_ylabel(metric)
     axes.set_title(title, fontsize=11, loc="left")
-    handles, labels = axes.get_legend_handles_labels()
-    # matplotlib lists the groups (error bars) after the numbered names; groups come first here.
-    order = sorted(range(len(labels)), key=lambda i: labels[i][:1].isdigit())
     figure.legend(
-        [handles[i] for i in order],
-        [labels[i] for i in order],
+        *zip(*drawn, strict=True),
         loc="outside lower left",
         frameon=False,
         fontsize=9,
@@ -199,7 +196,7 @@ def _name_curves(figure, axes, drawn):
     labels = {
         name: axes.annotate(
             name,
-            line.get_xydata()[-1],
+            max(line.get_xydata(), key=lambda point: point[0]),
             xytext=(7, 0),
             textcoords="offset points",
             va="center",
@@ -222,7 +219,7 @@ def _name_curves(figure, axes, drawn):
         return
     for label in labels.values():
         label.remove()
-    names = sorted(drawn, key=lambda name: -drawn[name].get_ydata()[-1])
+    names = sorted(drawn, key=lambda name: -labels[name].xy[1])
     figure.legend(
         [drawn[name] for name in names],
         names,

@@ -198,6 +198,9 @@ def test_lines_with_close_ends_get_a_legend():
     # A longer curve would run through the name at the end of a shorter one.
     figure = lines({"short": ([1, 2], [1, 1], None), "long": ([1, 9], [1, 1], None)}, "x", "y")
     assert figure.legends
+    # Two curves from right to left, whose ends at the largest x are apart.
+    figure = lines({"up": ([2, 1], [9, 1], None), "down": ([2, 1], [2, 1], None)}, "x", "y")
+    assert [text.xy for text in figure.axes[0].texts] == [(2, 9), (2, 2)]
 
 
 @pytest.mark.backend_neutral
@@ -250,7 +253,7 @@ def test_invalid_mixing_weights_are_refused():
 
 @pytest.mark.backend_neutral
 def test_score_by_cost_labels_the_pareto_front(tmp_path):
-    rows = [("slow", "b", 0.7, 900), ("quick", "a", 0.5, 2), ("dear", "b", 0.6, 1000),
+    rows = [("slow", "4 bit", 0.7, 900), ("quick", "a", 0.5, 2), ("dear", "4 bit", 0.6, 1000),
             ("worse", "a", 0.4, 3), ("middle", "a", 0.6, 40)]  # fmt: skip
     points = [
         {"name": name, "group": group, "score": score, "deviation": 0.01, "cost": cost}
@@ -259,7 +262,7 @@ def test_score_by_cost_labels_the_pareto_front(tmp_path):
     figure = score_by_cost(points, "a task", "F1", "seconds")
     axes = figure.axes[0]
     shown = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert shown == ["b", "a", "1  quick", "2  middle", "3  slow"]
+    assert shown == ["4 bit", "a", "1  quick", "2  middle", "3  slow"]
     assert [text.xy for text in axes.texts] == [(2, 50), (40, 60), (900, 70)]
     assert axes.get_xscale() == "log" and axes.get_xlabel() == "seconds"
     figure.savefig(tmp_path / "picture.svg")
