@@ -23,7 +23,7 @@ from keras_plm.files.writing import write_text
 PAGES = ROOT / "docs" / "results"
 BRIEF = ".brief"  # suffix of the marks in README
 # {mark of single runs: their folder}
-RUNS = {"results": "first", "words": "words", "roles": "roles"}
+RUNS = {"results": "first", "words": "words", "roles": "roles", "roles_depth": "roles_depth"}
 EDGE_PROBING = ("minilm", "bert_mini")  # stems of result files of `keras-plm edge-probing`
 
 

@@ -30,6 +30,7 @@ RUNS = {
     "first": "Features or fine-tuning: choices of layers, each single layer, readers",
     "words": "Word vectors under the same tasks",
     "roles": "Semantic roles with all training examples",
+    "roles_depth": "Semantic roles with eight layers of LSTM",
     "local": "Your own runs",
 }
 

@@ -63,6 +63,11 @@ def run_suite(flags):
                 f"The suite {flags.name} sets its own tasks and settings: omit the flag. "
                 f"Received: --{name.replace('_', '-')} {getattr(flags, name)}"
             )
+    if suite.one_encoder and flags.encoder is not None and flags.results == RESULTS:
+        raise ValueError(
+            f"The tables of {flags.name} have no column for a second encoder: give `--results` a "
+            f"folder for the results of this one. Received: --encoder {flags.encoder}"
+        )
     if flags.seeds is not None and flags.seeds < 1:
         raise ValueError(f"`--seeds` must be 1 or more. Received: {flags.seeds}")
     runs = named(suite.scales, flags.scale or "small", "scale")

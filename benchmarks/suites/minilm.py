@@ -378,6 +378,7 @@ SUITES = {
         "Devlin et al. 2018, section 5.3; Peters et al. 2018; Peters, Ruder and Smith 2019",
         published="2019-03",
         jobs=jobs_of,
+        one_encoder=True,
         flags=("encoder", "features", "feature_gb"),
         brief=brief,
     ),

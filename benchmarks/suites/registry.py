@@ -21,6 +21,8 @@ class Suite:
         home: Folder of results that several suites share; by default the suite has its own.
         flags: Names of the command-line flags that the suite takes.
         brief: `brief(results)` returns the short table for the mark `NAME.brief` of README.
+        one_encoder: Whether a row of the tables is of one encoder, so that another encoder needs
+            a folder of results of its own.
     """
 
     markdown: typing.Callable
@@ -33,6 +35,7 @@ class Suite:
     home: str = ""
     flags: tuple = ()
     brief: typing.Callable | None = None
+    one_encoder: bool = False
 
 
 def no_figures(results):

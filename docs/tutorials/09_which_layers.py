@@ -247,8 +247,9 @@ for row in ranked[::-1]:
 # ## What a mix learns
 #
 # After training, the softmax $s$ of a mix tells how much of each layer the task takes. ELMo has three layers: a
-# convolution over the letters of the word, and two LSTMs that read in both directions. Peters et al. 2018 (section
-# 5.3, figure 2) find that syntax favours the first LSTM.
+# convolution over the letters of the word, and two LSTMs that read in both directions. Peters et al. 2018 find
+# that the first LSTM is best for parts of speech (section 5.3, table 6), and that every task gives it the largest
+# weight at the input (section 5.5, figure 2).
 #
 # The weights are no measure of importance by themselves. A layer with long vectors needs a small weight, and layers
 # share much of what they state.
@@ -269,7 +270,7 @@ for name, of_place in mixes.items():
 plots.mixing_weights(mixes, title="Weights of layers in the mix, one seed")
 
 # %% [markdown]
-# The penalty $\lambda \lVert w \rVert^2$ pulls the mix towards the plain mean (Peters et al. 2018, section 3.4 and
+# The penalty $\lambda \lVert w \rVert^2$ pulls the mix towards the plain mean (Peters et al. 2018, section 3.3 and
 # table 2). ELMo reads the first sentences only, to save time, so its mix rests on less text than BERT's.
 #
 # ## Exercises

@@ -91,8 +91,9 @@ for row in range(len(windows)):
 #
 # $$P_i = \frac{\exp(S \cdot T_i)}{\sum_j \exp(S \cdot T_j)}$$
 #
-# and the same with $E$ for the end. The loss is $-\log P_{\mathrm{start}} - \log P_{\mathrm{end}}$. `[CLS]` stands
-# for "no answer": for an unanswered question, both ends are there.
+# and the same with $E$ for the end. The loss is $-\frac12 (\log P_{\mathrm{start}} + \log P_{\mathrm{end}})$, as in
+# the released code; the paper has the sum. `[CLS]` stands for "no answer": for an unanswered question, both ends are
+# there.
 #
 # `SpanFinder` is this head. `FineTune` trains it together with a copy of the encoder; the dev set picks the epoch.
 
@@ -191,8 +192,8 @@ plt.show()
 # ## SQuAD's measures
 #
 # *Exact match* is the fraction of answers that equal a true answer, after case, punctuation and articles are removed.
-# *F1* compares the words of both as bags, so that half of an answer counts half (Rajpurkar et al. 2016, section
-# 6.1). With $c$ the number of common words:
+# *F1* compares the words of both as bags, so that a part of an answer counts: half of its words and no others give 2/3
+# (Rajpurkar et al. 2016, section 6.1). With $c$ the number of common words:
 #
 # $$P = \frac{c}{|\mathrm{found}|}, \qquad R = \frac{c}{|\mathrm{true}|}, \qquad F_1 = \frac{2 P R}{P + R}$$
 #

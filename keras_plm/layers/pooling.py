@@ -18,7 +18,7 @@ class ScalarMix(keras.layers.Layer):
     In feature-based transfer it learns the layers that a task needs. It has L + 1 parameters.
 
     Reference: Peters et al. 2018 (ELMo), arXiv 1802.05365, equation 1; the penalty in section
-    3.4; the layer norm in section 3.2.
+    3.3; the layer norm in section 3.2.
 
     Args:
         num_layers: Number of layers to mix.

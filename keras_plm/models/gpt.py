@@ -49,7 +49,8 @@ class GPT(Encoder):
     section 2.3.
 
     Differs from the original code: dropout applies to the sum of token and position vectors, not
-    to whole rows of the tables.
+    to whole rows of the tables. With `pre_norm`, initial kernels before a residual sum are not
+    divided by the root of the number of residual layers, as those of GPT-2 are.
 
     Args:
         vocabulary_size: Number of tokens V.

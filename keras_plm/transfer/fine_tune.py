@@ -100,7 +100,7 @@ class FineTune(Method):
             by default 8.
         lora_rank: Rank of LoRA matrices, or `None`. In the encoder, only these matrices of
             attention are trained; they are merged at the end, see `keras_plm.transfer.lora`. Use
-            a higher learning rate; Hu et al. 2021 use 2e-4 and more. New vectors of special
+            a higher learning rate; Hu et al. 2021 use 1e-4 and more. New vectors of special
             tokens stay random.
         accumulation_steps: Number of micro-batches per step, to save memory; the step is the same
             except for dropout, see `Batches.in_micro_batches`.

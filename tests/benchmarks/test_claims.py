@@ -208,7 +208,10 @@ class TestPlanted:
         assert there["verdict"] == "reproduced" and there["basis"] == "examples and seeds"
         assert there["low"] < there["effect"] < there["high"] and there["low"] > 0
         assert there["effect"] == pytest.approx(20, abs=4) and there["p"] < 0.01
-        assert there["detectable"] == pytest.approx(2.8 * (there["high"] - there["low"]) / 3.92)
+        width = there["high"] - there["low"]
+        assert there["detectable"] == pytest.approx(2.8 * width / 3.92, rel=1e-3)
+        both = judged(tmp_path, claim(), claim("b", "a"))  # Holm: half of the level, 2.24 for 1.96
+        assert both[0]["detectable"] == pytest.approx((2.241 + 0.842) * width / 3.92, rel=1e-3)
         assert there["metric"] == "accuracy" and there["means"] == pytest.approx((70, 50), abs=4)
         assert there["effect"] == pytest.approx(there["means"][0] - there["means"][1])
         assert there["seeds"] == (3, 3) and there["published"] == (2.0, 1.0)
@@ -218,15 +221,18 @@ class TestPlanted:
     @pytest.mark.full
     def test_detectable_difference_is_found_in_80_percent_of_cases(self, tmp_path):
         """Plants the smallest detectable difference many times."""
-        claims = [claim(f"a{i}", f"b{i}", f"paper {i}, table 1") for i in range(40)]
+        n = 160
+        claims = [claim(f"a{i}", f"b{i}", f"paper {i}, table 1") for i in range(n)]
         size = 0.0  # the first pass finds the detectable size, the second one plants it
         for _ in range(2):
-            for i in range(40):
+            for i in range(n):
                 plant(tmp_path, f"a{i}", answers(0.4 + size, 3, 200, 2 * i, 0.03))
                 plant(tmp_path, f"b{i}", answers(0.4, 3, 200, 2 * i + 1, 0.03))
             found = judged(tmp_path, *claims, resamples=1000)
             size = np.median([r["detectable"] for r in found]) / 100
-        assert sum(r["verdict"] == "reproduced" for r in found) >= 32
+        assert (
+            sum(r["verdict"] == "reproduced" for r in found) > 0.75 * n
+        )  # 1.6 deviations below 0.8
 
     @pytest.mark.full
     def test_equal_methods_are_rarely_judged_different(self, tmp_path):
@@ -273,8 +279,9 @@ class TestPlanted:
         assert judged(tmp_path) == judged(tmp_path)
         assert judged(tmp_path)[0]["low"] != judged(tmp_path, seed=1)[0]["low"]
         # Other claims change only Holm's correction.
-        with_other = judged(tmp_path, claim(), claim("b", "a"))[0]
-        assert {**with_other, "adjusted": 0} == {**judged(tmp_path)[0], "adjusted": 0}
+        with_other, alone = judged(tmp_path, claim(), claim("b", "a"))[0], judged(tmp_path)[0]
+        corrected = {"adjusted": 0, "detectable": 0}
+        assert with_other | corrected == alone | corrected
 
     def test_claim_compares_two_gains(self, tmp_path):
         for i, (name, share) in enumerate({"a": 0.8, "b": 0.5, "c": 0.6, "d": 0.55}.items()):

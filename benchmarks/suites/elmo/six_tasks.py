@@ -36,6 +36,8 @@ class OfPaper:
         published: The paper's scores without and with ELMo.
         epochs: Passes of fine-tuning over the training examples.
         rates: Learning rates of fine-tuning, by default those of `Run`.
+        metric: The paper's metric, in a line of its own below the task's first metric; "" if the
+            first one is the paper's.
     """
 
     title: str
@@ -43,13 +45,15 @@ class OfPaper:
     published: tuple
     epochs: int = 3
     rates: str = ""
+    metric: str = ""
 
 
 TASKS = {
     "squad": OfPaper("questions: SQuAD", "both", (81.1, 85.8)),
     "snli": OfPaper("entailment: SNLI", "both", (88.0, 88.7), 5),
     "ewt_srl": OfPaper("roles: EWT", "mix", (81.4, 84.6), 8, "1e-4,3e-4"),
-    "litbank": OfPaper("coreference: LitBank", "mix", (67.2, 70.4), 10, "1e-4,3e-4"),
+    "litbank": OfPaper("coreference: LitBank", "mix", (67.2, 70.4), 10, "1e-4,3e-4",
+                       "without_singletons"),  # OntoNotes has no clusters of one mention
     "wikigold": OfPaper("names: WikiGold", "mix", (90.15, 92.22), 5),
     "sst5": OfPaper("sentiment: SST-5", "mix", (51.4, 54.7)),
 }  # fmt: skip
@@ -86,6 +90,21 @@ class Cell(NamedTuple):
 
     results: list
     kept: ResultFolder
+
+    def by(self, metric):
+        """Returns the cell with scores of another metric; "" keeps the first one."""
+        if not metric:
+            return self
+        scores = [(r, r["metrics"][metric]) for r in self.results]
+        return Cell([{**r, "score": x, "metrics": {metric: x}} for r, x in scores], self.kept)
+
+
+def _lines():
+    """Returns `(task, metric, title)` of each line of a table; metric "" is the task's first."""
+    for task, of_paper in TASKS.items():
+        yield task, "", of_paper.title
+        if of_paper.metric:
+            yield task, of_paper.metric, f"{of_paper.title}, {of_paper.metric.replace('_', ' ')}"
 
 
 def scales():
@@ -164,19 +183,20 @@ def markdown(folder):
     head = ["task", "training examples", "word vectors", "+ ELMo", "gain"]
     text = _head([*head, "the paper: + ELMo, gain"])
     found = cells(folder, ("baseline", "mix", "both"), of_part=(COREFERENCE,))
-    titles = [(task, t) for task in TASKS for t in found if t.partition(",")[0] == task]
-    for task, title in titles:
+    titles = [(line, t) for line in _lines() for t in found if t.partition(",")[0] == line[0]]
+    for (task, metric, _), title in titles:
         of_paper = TASKS[task]
         rows = {row: results for (row, _), results in found[title].items()}
-        arms = [Cell(rows.get(row, []), kept) for row in (of_paper.row, "baseline")]
-        with_elmo[task] = arms[0]
+        arms = [Cell(rows.get(row, []), kept).by(metric) for row in (of_paper.row, "baseline")]
+        with_elmo[task] = Cell(rows.get(of_paper.row, []), kept)
         some = next(results for results in rows.values())[0]
-        metric = next(iter(some["metrics"])).replace("_", " ")
-        name = of_paper.title + title.removeprefix(task)
-        numbers = [f"{name} ({metric})", f"{some['counts']['train']:,}"]
+        name = (metric or next(iter(some["metrics"]))).replace("_", " ")
+        name = f"{of_paper.title}{title.removeprefix(task)} ({name})"
+        numbers = [name, f"{some['counts']['train']:,}"]
         numbers += [shown(arms[1].results), shown(arms[0].results), _difference(*arms)]
         without, published = of_paper.published
-        numbers.append(f"{published}, +{published - without:.1f}")
+        papers = metric == of_paper.metric
+        numbers.append(f"{published}, +{published - without:.1f}" if papers else "")
         text.append(f"| {' | '.join(numbers)} |")
     others = _other_encoders(folder)
     text = "\n".join(text) + "\n\n" + NOTE + _of_others(others)
@@ -190,13 +210,13 @@ def _of_others(found):
     columns = sorted({key[1:] for key in found}, key=lambda key: (_place(key[0]), key[1]))
     titles = [f"{OTHERS.get(name, (name,))[0]}, {METHODS[method]}" for name, method in columns]
     text = ["", *_head(["task", *titles])]
-    for task, of_paper in TASKS.items():
+    for task, metric, title in _lines():
         seen = [task in SEEN and name == model_name(MINILM) for name, _ in columns]
         cells_of_task = [found.get((task, *column)) for column in columns]
-        scores = [shown(cell.results) if cell else "" for cell in cells_of_task]
+        scores = [shown(cell.by(metric).results) if cell else "" for cell in cells_of_task]
         scores = [x and x + MARK * mark for x, mark in zip(scores, seen, strict=True)]
         if any(scores):
-            text.append(f"| {' | '.join([of_paper.title, *scores])} |")
+            text.append(f"| {' | '.join([title, *scores])} |")
     note = FROZEN + SEEN_BEFORE * any(MARK in line for line in text)
     return "\n".join(text) + "\n\n" + note
 
@@ -210,13 +230,15 @@ def _differences(found, with_elmo):
     for encoder in encoders:
         title = OTHERS.get(encoder, (encoder,))[0]
         head += [f"{title}: fine-tuned - frozen", f"{title}: frozen - (+ ELMo)"]
-    for task, of_paper in TASKS.items():
+    for task, metric, title in _lines():
         numbers = []
         for encoder in encoders:
-            tuned, frozen = (found.get((task, encoder, method)) for method in reversed(METHODS))
-            numbers += [_difference(tuned, frozen), _difference(frozen, with_elmo.get(task))]
+            keys = [(task, encoder, method) for method in reversed(METHODS)]
+            cells_of_task = [found.get(key) for key in keys] + [with_elmo.get(task)]
+            tuned, frozen, elmo = (cell and cell.by(metric) for cell in cells_of_task)
+            numbers += [_difference(tuned, frozen), _difference(frozen, elmo)]
         if any(numbers):
-            lines.append(f"| {' | '.join([of_paper.title, *numbers])} |")
+            lines.append(f"| {' | '.join([title, *numbers])} |")
     return "\n".join(["", *_head(head), *lines, "", DIFFERENCES]) if lines else ""
 
 

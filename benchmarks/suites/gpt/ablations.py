@@ -67,7 +67,7 @@ PUBLISHED = {
     "stsb": (82.0, 30.9, 83.2, 71.8),
     "rte": (56.0, 53.8, 54.4, 54.6),
 }
-PAPERS_METRIC = {"mrpc": "f1"}  # where it is not the task's first
+PAPERS_METRIC = {"mrpc": "f1", "qqp": "f1"}  # where it is not the task's first
 
 
 @dataclasses.dataclass(frozen=True)
@@ -325,6 +325,7 @@ SUITES = {
         "Radford et al. 2018, table 5",
         published="2018-06",
         jobs=jobs_of,
+        one_encoder=True,
         **OPTIONS,
     ),
     "gpt_layers_transferred": Suite(
@@ -334,6 +335,7 @@ SUITES = {
         "Radford et al. 2018, figure 2, left",
         published="2018-06",
         jobs=jobs_of,
+        one_encoder=True,
         **OPTIONS,
     ),
 }

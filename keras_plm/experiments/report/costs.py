@@ -158,7 +158,8 @@ def where(folders):
         commits = sorted({str(record["commit"]) for record in found if record["commit"]})
         made = sorted(filter(None, {day_of(commit, days) for commit in commits}))
         seconds = sum(record.get("seconds") or 0 for record in found)
-        fits = sum(len(record.get("trials") or ()) for record in found)
+        searched = [r.get("trials") or () for r in found if not r.get("seed")]  # others copy them
+        fits = sum(map(len, searched))
         table.append({
             "results": cell(name),
             "task": cell(task),

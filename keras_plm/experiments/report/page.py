@@ -199,8 +199,8 @@ class Page:
     def _cost_pictures_html(self):
         """Returns the plots of the folder with the most tasks, then the others, folded."""
         said = (
-            "Seconds are those of one seed, with the search of its learning rates. A number marks "
-            "a run if no cheaper run is as good."
+            "Seconds are the mean over seeds; seed 0 includes the search of learning rates. A "
+            "number marks a run if no cheaper run is as good."
         )
         folders = sorted(self.cost_pictures, key=lambda name: -len(self.cost_pictures[name]))
         body = [f"<p>{said}</p>"]
@@ -224,9 +224,9 @@ class Page:
 
     def _costs_html(self):
         said = (
-            "Seconds are those of one seed, with the search of its learning rates. For a frozen "
-            "encoder, they include the training of the reader, and the encoder passes "
-            "unless its features were stored."
+            "Seconds are mean ± standard deviation over seeds; seed 0 includes the search of "
+            "learning rates. For a frozen encoder, they include the training of the reader, and "
+            "the encoder passes unless its features were stored."
         )
         return f"<p>{said}</p>" + "".join(
             _folded(f"{name}: {len(table.rows)} runs", _table_html(table, f"Costs of {name}"))

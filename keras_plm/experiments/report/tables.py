@@ -111,7 +111,7 @@ class Table:
             if not spread:
                 continue
             for key in ("deviation", "n"):
-                found = [(part and part[key]) or "" for part in parts]
+                found = [_bare((part and part[key]) or "") for part in parts]
                 if any(found):
                     columns.append([f"{name}: {key}", *found])
         file = io.StringIO()

@@ -257,7 +257,7 @@ def test_page_shows_costs_and_failures(root):
     assert "words/sst/x.seed2.failed: ValueError: a &lt; b" in page.html()
     assert "x.seed2.failed: ValueError" in page.markdown()
     where = dict(zip(page.where.columns, page.where.rows[0], strict=True))
-    assert (where["files"], where["seeds"], where["fits in searches"]) == ("8", "2", "24")
+    assert (where["files"], where["seeds"], where["fits in searches"]) == ("8", "2", "12")
 
 
 def test_claims_of_results_without_claim_runs_are_none(root):

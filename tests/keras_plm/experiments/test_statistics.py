@@ -158,6 +158,16 @@ class TestDifference:
                 significant[few] += difference("mean", *both, 200, seed=i, few_seeds=few).p < 0.05
         assert significant[True] <= 12 < significant[False]  # of 150 trials; the target is 5 %
 
+    @pytest.mark.parametrize("seeds, deviations", [((3, 3), (1, 0.1)), ((3, 10), (1, 0.3))])
+    def test_unequal_spreads_of_seeds_keep_the_level(self, seeds, deviations):
+        """One method decides the variance; with pooled degrees of freedom 10 % and 16 % differ."""
+        rng, significant = np.random.default_rng(0), 0
+        for i in range(1000):
+            drawn = [rng.normal(0, *of) for of in zip(deviations, seeds, strict=True)]
+            scores = [np.tile(by_seed, (301, 1)) for by_seed in drawn]
+            significant += contrast_of([(1, scores[0]), (-1, scores[1])], seed=i).p < 0.05
+        assert significant <= 85
+
     def test_contrast_of_two_gains_has_wider_interval(self):
         """Computes (0.8 - 0.6) - (0.7 - 0.65) on the same examples."""
         terms = [(1, 0.8), (-1, 0.6), (-1, 0.7), (1, 0.65)]
