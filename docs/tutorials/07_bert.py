@@ -314,9 +314,9 @@ axes.set_ylabel("start of training")
 plt.show()
 
 # %% [markdown]
-# This is one seed of each, in a language that this library generates. It shows how the parts work
-# together. It is not evidence about real text: [results of BERT](../../results/bert.md) gives that,
-# with seeds and intervals.
+# This is one seed of each, in a language that this library generates; another seed can turn the
+# order. It shows how the parts work together. It is not evidence about real text: [results of
+# BERT](../../results/bert.md) gives that, with seeds and intervals.
 #
 # Settings that matter when you fine-tune on your own data:
 #
