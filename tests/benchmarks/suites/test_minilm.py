@@ -2,6 +2,7 @@
 
 import pytest
 
+from benchmarks.__main__ import main
 from benchmarks.suites import folder, minilm
 from benchmarks.suites.minilm import FINE_TUNED, NETWORKS, OTHERS, PROBES, SCALES, jobs_of
 from keras_plm.datasets.tasks import TASKS
@@ -21,6 +22,12 @@ def data_folder(tmp_path_factory):
     made.wikigold(8)
     made.books("valid")
     return made.root
+
+
+@pytest.mark.parametrize("suite", ["minilm", "gpt_ablation", "gpt_layers_transferred"])
+def test_another_encoder_needs_its_own_results(suite, capsys):
+    assert main(["suite", suite, "--encoder", "x"]) == 2
+    assert "no column for a second encoder: give `--results`" in capsys.readouterr().err
 
 
 @pytest.mark.full
