@@ -162,7 +162,7 @@ def gpt_loss(settings, inputs):
     },
 )
 def write(settings, inputs, size):
-    """Greedy generation after prompts, with a cache."""
+    """Greedy generation after prompts; ours has a cache, the peer recomputes the whole text."""
     rng = np.random.default_rng(settings.seed)
     ids = rng.integers(0, VOCABULARY, PROMPTS).astype("int32")
 
