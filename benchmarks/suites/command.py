@@ -63,7 +63,8 @@ def run_suite(flags):
                 f"The suite {flags.name} sets its own tasks and settings: omit the flag. "
                 f"Received: --{name.replace('_', '-')} {getattr(flags, name)}"
             )
-    if suite.one_encoder and flags.encoder is not None and flags.results == RESULTS:
+    ours = Path(flags.results).resolve() == Path(RESULTS).resolve()
+    if suite.one_encoder and flags.encoder is not None and ours:
         raise ValueError(
             f"The tables of {flags.name} have no column for a second encoder: give `--results` a "
             f"folder for the results of this one. Received: --encoder {flags.encoder}"

@@ -242,11 +242,11 @@ def contrast(kind, terms, resamples=10_000, seed=0, few_seeds=True):
     which differ only by seed: the plain bootstrap separates one pair in six. `few_seeds` corrects
     the part of a resample that comes from the choice of seeds. It multiplies this part by the root
     of S / (S - 1). It then divides by the root of a random variance, as in Student's t, with the
-    degrees of freedom of Welch and Satterthwaite. The bootstrap then separates one such pair in 28,
-    and at most one in fourteen if the methods have other numbers of seeds or vary unequally; it
-    separates fewer if examples also vary (Hesterberg 2015, The American Statistician 69, on narrow
-    intervals). Drawing both examples and seeds is conservative (Owen 2007, The pigeonhole
-    bootstrap, Annals of Applied Statistics 1).
+    degrees of freedom of Welch and Satterthwaite. The bootstrap then separates at most one such
+    pair in twenty, and one in twelve if the methods have different numbers of seeds or vary
+    unequally. It separates fewer if examples also vary (Hesterberg 2015, The American Statistician
+    69, on narrow intervals). Drawing both examples and seeds is conservative (Owen 2007, The
+    pigeonhole bootstrap, Annals of Applied Statistics 1).
 
     Args:
         terms: Pairs of a sign, 1 or -1, and an array (S, N, k).

@@ -208,10 +208,7 @@ class TestPlanted:
         assert there["verdict"] == "reproduced" and there["basis"] == "examples and seeds"
         assert there["low"] < there["effect"] < there["high"] and there["low"] > 0
         assert there["effect"] == pytest.approx(20, abs=4) and there["p"] < 0.01
-        width = there["high"] - there["low"]
-        assert there["detectable"] == pytest.approx(2.8 * width / 3.92, rel=1e-3)
-        both = judged(tmp_path, claim(), claim("b", "a"))  # Holm: half of the level, 2.24 for 1.96
-        assert both[0]["detectable"] == pytest.approx((2.241 + 0.842) * width / 3.92, rel=1e-3)
+        assert there["detectable"] == pytest.approx(2.8 * (there["high"] - there["low"]) / 3.92)
         assert there["metric"] == "accuracy" and there["means"] == pytest.approx((70, 50), abs=4)
         assert there["effect"] == pytest.approx(there["means"][0] - there["means"][1])
         assert there["seeds"] == (3, 3) and there["published"] == (2.0, 1.0)
@@ -230,9 +227,8 @@ class TestPlanted:
                 plant(tmp_path, f"b{i}", answers(0.4, 3, 200, 2 * i + 1, 0.03))
             found = judged(tmp_path, *claims, resamples=1000)
             size = np.median([r["detectable"] for r in found]) / 100
-        assert (
-            sum(r["verdict"] == "reproduced" for r in found) > 0.75 * n
-        )  # 1.6 deviations below 0.8
+        detected = sum(r["verdict"] == "reproduced" for r in found)
+        assert detected > 0.75 * n  # 0.8 minus 1.6 standard errors
 
     @pytest.mark.full
     def test_equal_methods_are_rarely_judged_different(self, tmp_path):
@@ -279,9 +275,8 @@ class TestPlanted:
         assert judged(tmp_path) == judged(tmp_path)
         assert judged(tmp_path)[0]["low"] != judged(tmp_path, seed=1)[0]["low"]
         # Other claims change only Holm's correction.
-        with_other, alone = judged(tmp_path, claim(), claim("b", "a"))[0], judged(tmp_path)[0]
-        corrected = {"adjusted": 0, "detectable": 0}
-        assert with_other | corrected == alone | corrected
+        with_other = judged(tmp_path, claim(), claim("b", "a"))[0]
+        assert {**with_other, "adjusted": 0} == {**judged(tmp_path)[0], "adjusted": 0}
 
     def test_claim_compares_two_gains(self, tmp_path):
         for i, (name, share) in enumerate({"a": 0.8, "b": 0.5, "c": 0.6, "d": 0.55}.items()):
