@@ -4,6 +4,7 @@ Reference: Pradhan et al. 2012, "CoNLL-2012 Shared Task", section 4.3, table 2: 
 """
 
 import dataclasses
+import itertools
 import os
 import re
 
@@ -70,7 +71,7 @@ def read_conll_2012(path: str | os.PathLike) -> list[Conll2012Document]:
     >>> document.sentences, document.predicates, document.clusters
     ([['Ada', 'sings']], [(0, 1, ['B-ARG0', 'B-V'])], [[(0, 1)]])
     """
-    documents, rows, name = [], [], None
+    documents, rows, name, begun = [], [], None, ""
     for number, line in numbered_lines(path):
         where = f"{path}:{number}"
         if line.startswith("#begin document"):
@@ -78,7 +79,7 @@ def read_conll_2012(path: str | os.PathLike) -> list[Conll2012Document]:
                 raise ValueError(
                     f"{where}: A document must end before the next. Received: {line!r}"
                 )
-            name, rows = line.removeprefix("#begin document").strip(), [[]]
+            name, rows, begun = line.removeprefix("#begin document").strip(), [[]], where
         elif line.startswith("#end document"):
             if name is None:
                 raise ValueError(
@@ -96,7 +97,7 @@ def read_conll_2012(path: str | os.PathLike) -> list[Conll2012Document]:
         else:
             rows[-1].append((where, _columns(where, line, rows[-1])))
     if name is not None:
-        raise ValueError(f"{path}: The last document must end with '#end document'. Received: none")
+        raise ValueError(f"{begun}: A document must end with '#end document'. Received: none")
     if not documents:
         raise ValueError(f"{path}: No document in this file. Received: a file without one")
     return documents
@@ -221,14 +222,39 @@ def conll_2012_documents(path: str | os.PathLike) -> list[Example]:
     Raises:
         ValueError: As `read_conll_2012`; if a mention is in two clusters or in two sentences.
     """
-    return [
-        Example(
-            [word for sentence in document.sentences for word in sentence],
-            document.clusters,
-            group=document.name,
-            where=document.places[0],
-            id=document.name,
-            sentences=[len(sentence) for sentence in document.sentences],
+    examples = []
+    for document in read_conll_2012(path):
+        _check_mentions(document)
+        examples.append(
+            Example(
+                [word for sentence in document.sentences for word in sentence],
+                document.clusters,
+                group=document.name,
+                where=document.places[0],
+                id=document.name,
+                sentences=[len(sentence) for sentence in document.sentences],
+            )
         )
-        for document in read_conll_2012(path)
-    ]
+    return examples
+
+
+def _check_mentions(document):
+    """Raises for a mention in two clusters or two sentences, with the line of its sentence."""
+    text, sentence_of, seen = [], [], set()
+    for number, words in enumerate(document.sentences):
+        text += words
+        sentence_of += [number] * len(words)
+    for start, end in itertools.chain.from_iterable(document.clusters):
+        last = sentence_of[end - 1]
+        words = text[start:end]
+        if sentence_of[start] != last:
+            raise ValueError(
+                f"{document.places[last]}: A mention must be in one sentence. "
+                f"Received: {' '.join(words)!r:.60}"
+            )
+        if (start, end) in seen:
+            raise ValueError(
+                f"{document.places[last]}: A mention must be in one cluster, once. "
+                f"Received: {' '.join(words)!r:.60} twice"
+            )
+        seen.add((start, end))

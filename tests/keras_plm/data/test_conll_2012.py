@@ -82,13 +82,15 @@ def test_malformed_files_are_refused(tmp_path):
         ([[("Ada", "(V*)", "-"), ("a", "(V*)", "-")]], r"a.conll:2: .*must mark one predicate"),
         ([], "A document must have words"),
         ([[("Ada", "(V*)", "(0)|(0)")]], r"a.conll:2: .*in one cluster, once"),
+        ([[("Ada", "(V*)", "-")], [("Bo", "(V*)", "(0)|(1)")]], "a.conll:4: .*once.*'Bo' twice"),
+        ([[("Ada", "(V*)", "(0")], [("Bo", "(V*)", "0)")]], "a.conll:4: .*one sentence.*'Ada Bo'"),
     ):
         with pytest.raises(ValueError, match=message):
             conll_2012_documents(write(path, *rows))
     text = write(path, FIRST).read_text()
     for changed, message in (
         ("", "No document in this file"),
-        (text.replace("#end document", ""), "The last document must end"),
+        (text.replace("#end document", ""), "a.conll:1: A document must end"),
         (text.replace("#begin document (d); part 000\n", ""), "a.conll:1: A line must be in a doc"),
         (text.replace("#end document", "#begin document (e)"), "must end before the next"),
         ("#end document\n", "must begin before its end"),
