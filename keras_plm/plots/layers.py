@@ -177,9 +177,11 @@ def edge_probing(table: Sequence[Mapping[str, Any]], title: str = "") -> "Figure
             right.axhline(0, color="#333333", linewidth=0.8)
             marks = (("expected_layer", "-", "#d55e00"), ("centre_of_gravity", ":", "#009e73"))
             for name, dashes, colour in marks:
-                values = [row[name] for row in own if row[name] is not None]
-                if values:
-                    label = f"{name.replace('_', ' ')} {np.mean(values):.1f}"
+                values, label = [row[name] for row in own], name.replace("_", " ")
+                if None in values:  # undefined for a seed, as in the table
+                    right.plot([], [], linestyle=dashes, color=colour, label=f"{label}: none")
+                else:
+                    label = f"{label} {np.mean(values):.1f}"
                     right.axvline(np.mean(values), linestyle=dashes, color=colour, label=label)
             right.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1, 1.05))
         right.set_ylabel("F1 points")

@@ -309,6 +309,16 @@ class TestIntervals:
 
 
 @pytest.mark.backend_neutral
+def test_plot_shows_an_expected_layer_that_is_undefined_for_a_seed():
+    row = {"task": "a", "layers": [0.5, 0.6], "cumulative": [0.5, 0.6], "centre_of_gravity": 0.4}
+    rows = [{**row, "expected_layer": 1.0}, {**row, "expected_layer": None}]
+    (left, right) = edge_probing(rows).axes
+    labels = right.get_legend_handles_labels()[1]
+    assert "expected layer: none" in labels and "centre of gravity 0.4" in labels
+    assert "expected layer 1.0" in edge_probing(rows[:1]).axes[1].get_legend_handles_labels()[1]
+
+
+@pytest.mark.backend_neutral
 def test_plot_refuses_unequal_rows():
     row = {"task": "a", "layers": [0.5], "cumulative": [0.5], "centre_of_gravity": 0.0}
     row["expected_layer"] = None
