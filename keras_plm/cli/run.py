@@ -338,12 +338,13 @@ def run_layers(flags):
     fine_tunes = not flags.no_fine_tune and flags.method == "features"
     check_layers_flags(flags, fine_tunes)
     import_modules(flags.modules)
-    names = distinct_choices(load(flags.encoder)[0])
+    encoder = load(flags.encoder)[0]
+    names = distinct_choices(encoder)
     precision = flags.precision
     del flags.precision  # frozen layers are read in float32
     more = of_documents(flags)
     runs = [from_flags(Run, flags, layers=name, **more) for name in names]
-    tuning = fine_tuning_of(flags, runs[0], precision) if fine_tunes else None
+    tuning = fine_tuning_of(flags, runs[0], precision, encoder) if fine_tunes else None
 
     def read(runner, results, run, name):
         """Returns the `Choice` of a run; `None` if it diverged or did not run."""
@@ -409,11 +410,15 @@ def check_layers_flags(flags, fine_tunes):
             )
 
 
-def fine_tuning_of(flags, frozen, precision):
+def fine_tuning_of(flags, frozen, precision, encoder):
     """Returns the `Run` of fine-tuning with the settings of a `Run` of frozen layers."""
+    from keras_plm.datasets.tasks import TASKS
     from keras_plm.experiments.config import Run
 
-    shared = ("epochs", "batch_size", "dropout", "train_limit", "dev_limit")
+    shared = ["epochs", "batch_size", "dropout", "train_limit", "dev_limit"]
+    task = TASKS.get(flags.task or "")
+    if task is not None and task.head.marks_predicates and "segment_ids" not in encoder.input:
+        shared += ["reader", "reader_layers", "units"]  # a linear output cannot know the predicate
     fields = {name: getattr(frozen, name) for name in shared}
     rates = flags.fine_tuning_rates or getattr(flags, "learning_rates", "")
     return Run(learning_rates=rates, precision=precision or "float32", **fields)

@@ -225,6 +225,12 @@ def _rows(path, model, text, pair):
     names += ["predicate"] if model.marks_predicates else []
     for where, row in table_rows(path):
         missing = [column for column in names if column not in row]
+        if missing == ["predicate"]:
+            raise ValueError(
+                f"{where}: A line must have the index of its predicate, counted in words from 0, "
+                "in the column 'predicate'; or let a tagger find the verbs, with --tagger. "
+                f"Received: {', '.join(map(str, row))}"
+            )
         if missing:
             raise ValueError(
                 f"{where}: No column {missing[0]!r}: name the column of texts with --text and "

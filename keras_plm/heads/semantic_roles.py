@@ -70,6 +70,10 @@ class SemanticRoleLabeler(Tagger):
                 f"Received: frozen={self.frozen}, inputs {', '.join(self.input)}, reader=None"
             )
 
+    def default_metrics(self) -> list[keras.metrics.Metric]:
+        """Returns the default metrics of `compile`: none."""
+        return []  # `metrics.role_f1` scores the output of `predict`, without the predicate itself
+
     @staticmethod
     def check_labels(labels: Iterable[Any]) -> None:
         Tagger.check_labels(labels)

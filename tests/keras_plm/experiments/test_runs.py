@@ -17,7 +17,7 @@ from benchmarks.__main__ import main as benchmarks
 from benchmarks.speed.registry import MEASUREMENTS
 from benchmarks.speed.tables import speed_markdown
 from keras_plm.cli.main import main
-from keras_plm.cli.run import describe_labels
+from keras_plm.cli.run import describe_labels, fine_tuning_of
 from keras_plm.data.task import Example
 from keras_plm.experiments.config import ALWAYS, Run
 from keras_plm.experiments.predict import open_model
@@ -383,6 +383,19 @@ def test_layers_command_runs_all_layer_choices(encoder, table, tmp_path, capsys)
     assert "Fine-tuning was not run" in shown and " 5 in the dev set" in shown
     assert " 2 labels (training examples, dev set, evaluation split): " in shown
     assert "the most frequent label, " in shown and "Warning" not in shown
+
+
+@pytest.mark.backend_neutral
+@pytest.mark.parametrize("inputs, reader", [
+    (("token_ids", "padding_mask"), "bilstm"), (("token_ids", "segment_ids"), "linear"),
+])  # fmt: skip
+def test_layers_give_the_reader_to_a_trained_encoder_that_cannot_mark_predicates(inputs, reader):
+    flags = types.SimpleNamespace(task="ewt_srl", fine_tuning_rates="1e-4")
+    frozen = Run(method="features", layers="last", reader="bilstm", units=4)
+    encoder = types.SimpleNamespace(input=dict.fromkeys(inputs))
+    assert fine_tuning_of(flags, frozen, None, encoder).reader == reader
+    flags.task = None
+    assert fine_tuning_of(flags, frozen, None, encoder).reader == "linear"
 
 
 @pytest.mark.backend_neutral

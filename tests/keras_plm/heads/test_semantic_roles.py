@@ -175,7 +175,7 @@ def test_predict_reads_predicates_from_files(tmp_path):
         with pytest.raises(ValueError, match=f"in.jsonl:1: 'predicate' must be.*{message}"):
             read_inputs(path, model)
     path.write_text(json.dumps({"text": ["a"]}))
-    with pytest.raises(ValueError, match="No column 'predicate'"):
+    with pytest.raises(ValueError, match="index of its predicate.*'predicate'.*--tagger"):
         read_inputs(path, model)
 
 
