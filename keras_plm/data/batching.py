@@ -515,6 +515,13 @@ class Batches(keras.utils.PyDataset):
     def on_epoch_begin(self):
         self._begun = True
         method = _method_that_reads()
+        together = self.distribution
+        if method and together and together.num_replicas > 1 and not together.is_running:
+            raise ValueError(
+                "Sharded batches need a model whose `fit` trains on several devices: give your "
+                "class `keras_plm.training.FitsBatches` as its first base. "
+                f"Received: `{method}` of another Keras model, {together.num_replicas} devices"
+            )
         if method == "evaluate" and (self.training or self.class_weight is not None):
             raise ValueError(
                 "`evaluate` and validation need weights that are not scaled for training: create "

@@ -24,7 +24,7 @@ def logsumexp_of_products(x, kernel, bias=None, rows=None):
     Args:
         x: (N, P).
         kernel: (S, P), W.
-        bias: (S,) float32; zeros when omitted.
+        bias: (S,); zeros when omitted.
         rows: Number of positions of a chunk; by default as many as fit the processor's cache, at
             least 256.
 
@@ -52,7 +52,8 @@ def logsumexp_of_products(x, kernel, bias=None, rows=None):
         return ops.reshape(sums, (-1,))[:count], gradient
 
     # Tensors, because eager TensorFlow asks a custom gradient for gradients of variables, too.
-    return run(*(ops.cast(w, w.dtype) for w in (x, kernel, bias) if w is not None))
+    weights = ops.cast(x, x.dtype), ops.cast(kernel, kernel.dtype)
+    return run(*weights) if bias is None else run(*weights, ops.cast(bias, "float32"))
 
 
 def _rows_of_a_chunk(count, most):
@@ -261,7 +262,7 @@ class SampledSoftmax(keras.layers.Layer):
         width, sizes = inputs.shape[-1], ops.shape(target_ids)
         x = ops.reshape(ops.cast(inputs, self.compute_dtype), (-1, width))  # (N, P)
         target_ids = ops.cast(ops.reshape(target_ids, (-1,)), "int32")
-        kernel, bias = ops.convert_to_tensor(self.kernel), ops.convert_to_tensor(self.bias)
+        kernel, bias = ops.convert_to_tensor(self.kernel), ops.cast(self.bias, "float32")
         wanted = row_products(x, rows_of(kernel, target_ids))  # (N,)
         wanted = wanted + rows_of(bias[:, None], target_ids)[:, 0]
         if sample_ids is None:

@@ -73,9 +73,11 @@ class StepCounter(keras.callbacks.Callback):
     Attributes:
         steps: Number of finished steps, including those before this `fit`.
         first: Value of `steps` at the start.
+        validates: Whether a validation has begun and not ended.
     """
 
     reads_tensors = True
+    validates = False
 
     def __init__(self, batches: Batches, before: int = 0):
         super().__init__()
@@ -93,6 +95,12 @@ class StepCounter(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         self.steps = self._begun + batch + 1
+
+    def on_test_begin(self, logs=None):
+        self.validates = True
+
+    def on_test_end(self, logs=None):
+        self.validates = False
 
     def on_train_end(self, logs=None):
         self.batches.step = self.steps - self.before

@@ -68,7 +68,7 @@ class FitsBatches(Saveable):
     Raises:
         TypeError: If `fit` or `evaluate` gets texts, or nothing.
         ValueError: If the data has no targets.
-        MemoryError: If a training step needs more memory than the device has.
+        MemoryError: If a step of `fit` needs more memory than the device has.
 
     >>> import keras
     >>> import numpy as np

@@ -1,6 +1,7 @@
 """Whether bfloat16 is fast on the device of the backend, and advice that follows from it."""
 
 import functools
+import re
 import warnings
 
 import keras
@@ -77,7 +78,11 @@ def _on_jax():
     import jax
 
     device = jax.devices()[0]
-    return "cpu" if device.platform == "cpu" else getattr(device, "compute_capability", None)
+    if device.platform == "cpu":
+        return "cpu"
+    # AMD's GPUs have names such as gfx90a instead of numbers.
+    found = re.fullmatch(r"\d+\.\d+", str(getattr(device, "compute_capability", None)))
+    return found and found[0]
 
 
 def _on_tensorflow():

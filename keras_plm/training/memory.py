@@ -11,7 +11,7 @@ WORDS = ("RESOURCE_EXHAUSTED", "can't allocate memory")
 
 @contextlib.contextmanager
 def memory_errors(counter: StepCounter):
-    """Raises a `MemoryError` that names a smaller batch, instead of the backend's error.
+    """Raises a `MemoryError` that names smaller batches, instead of the backend's error.
 
     Args:
         counter: Counter of the steps of this `fit`.
@@ -30,6 +30,13 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def _sentence(counter, error):
+    said = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+    if counter.validates:
+        return (
+            "Validation must fit into the memory of the device: make `validation_data` with a "
+            "smaller `batch_size`, `tokens_per_batch` or `max_length`. "
+            f"Received: an error after {counter.steps:,} training steps; {said}"
+        )
     *finished, (rows, length) = _shapes(counter)
     fitted = max(finished, key=lambda shape: shape[0] * shape[1], default=None)
     received = f"a batch of {rows:,} rows of {length:,} positions"
@@ -43,12 +50,11 @@ def _sentence(counter, error):
         choose = f"`batch_size={min(_power_of_two(size // length), rows - 1)}`"
     else:
         choose = "a smaller `max_length`"
-    said = str(error).strip().splitlines()
     return (
         f"A training step must fit into the memory of the device: choose {choose}, micro-batches "
         "(`in_micro_batches`, --accumulation-steps), or recomputation in the backward pass "
         f"(`layers.recompute_blocks`, --remat). Received: {received}; "
-        f"{said[0] if said else type(error).__name__:.200}"
+        f"{said}"
     )
 
 

@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 from keras_plm.files.private_apis import adagrad_step, adamw_step, norms
+from keras_plm.layers._fused.softmax import wide_dtype
 from keras_plm.training.kept_numbers import kept_numbers
 
 
@@ -175,19 +176,23 @@ class BertAdamW(_ByWholeSteps, keras.optimizers.Optimizer):
 
     def update_step(self, gradient, variable, learning_rate):
         # Without groups `Optimizer` has already applied the decay; the two terms do not interact.
-        dtype, index = variable.dtype, self._get_variable_index(variable)
+        # In float32 for half-precision weights too: bfloat16 rounds beta_2 to 1.
+        dtype, index = wide_dtype(variable), self._get_variable_index(variable)
         learning_rate = ops.cast(learning_rate, dtype) * self._factors[index]
         # Makes TensorFlow's embedding rows dense.
         gradient = ops.cast(ops.reshape(gradient, variable.shape), dtype)
-        mean, square, begin = self._means[index], self._squares[index], self._begins[index]
-        self.assign(mean, self.beta_1 * mean + (1.0 - self.beta_1) * gradient)
-        self.assign(square, self.beta_2 * square + (1.0 - self.beta_2) * ops.square(gradient))
+        begin = self._begins[index]
+        mean, square = (ops.cast(kept[index], dtype) for kept in (self._means, self._squares))
+        mean = self.beta_1 * mean + (1.0 - self.beta_1) * gradient
+        square = self.beta_2 * square + (1.0 - self.beta_2) * ops.square(gradient)
+        self.assign(self._means[index], ops.cast(mean, variable.dtype))
+        self.assign(self._squares[index], ops.cast(square, variable.dtype))
         correction_1, correction_2 = self._corrections(dtype, begin)
         ratio = (mean / correction_1) / (ops.sqrt(square / correction_2) + self.epsilon)
         if self.groups and self.weight_decay and self._use_weight_decay(variable):
             decay = ops.where(self.iterations >= begin, self.weight_decay, 0.0)
-            ratio = ratio + ops.cast(decay, dtype) * variable
-        self.assign_sub(variable, learning_rate * ratio)
+            ratio = ratio + ops.cast(decay, dtype) * ops.cast(variable, dtype)
+        self.assign_sub(variable, ops.cast(learning_rate * ratio, variable.dtype))
 
     def _use_weight_decay(self, variable):
         # By index: TensorFlow's own variables have no path.

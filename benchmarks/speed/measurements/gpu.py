@@ -203,7 +203,7 @@ def gpu_gpt(settings, inputs, size, rows, length):
         return speed_bert.fit_steps(model, x, ids[:, 1:], settings.steps)
 
     def peer():
-        return transformers.GPT2LMHeadModel(_gpt_config(size, length))
+        return transformers.GPT2LMHeadModel(speed_gpt.gpt2_config(size, length, DROPOUT))
 
     batch = {"input_ids": ids[:, :-1], "labels": ids[:, :-1]}
     width, inner = s["hidden_dim"], s["intermediate_dim"]
@@ -211,21 +211,6 @@ def gpu_gpt(settings, inputs, size, rows, length):
     block = 2 * (4 * width * width + 2 * width * inner) + 4 * length * width
     flops = 3 * (s["num_layers"] * block + 2 * width * vocabulary)
     return _pre_training(settings, ours, peer, batch, flops)
-
-
-def _gpt_config(size, positions):
-    """Returns a configuration of GPT-2: `OpenAIGPTLMHeadModel` has no fused attention."""
-    import transformers
-
-    s = GPT_SIZES[size]
-    config = transformers.GPT2Config(
-        vocab_size=speed_gpt.VOCABULARY, n_positions=positions, n_layer=s["num_layers"],
-        n_head=s["num_heads"], n_embd=s["hidden_dim"], n_inner=s["intermediate_dim"],
-        resid_pdrop=DROPOUT, embd_pdrop=DROPOUT, attn_pdrop=DROPOUT,
-        bos_token_id=None, eos_token_id=None,
-    )  # fmt: skip
-    config._attn_implementation = "sdpa"
-    return config
 
 
 @gpu_measurement(
@@ -310,7 +295,7 @@ def gpu_write(settings, inputs, size, rows, length):
         return lambda: greedy(model, prompts, 0, speed_gpt.NEVER, max_new_tokens=settings.written)
 
     def peer(compiled):
-        model = transformers.GPT2LMHeadModel(_gpt_config(size, positions))
+        model = transformers.GPT2LMHeadModel(speed_gpt.gpt2_config(size, positions, DROPOUT))
         model = model.to(_device(), torch.bfloat16).eval()
         prompts = torch.from_numpy(ids).to(_device())
         options = {"max_new_tokens": settings.written, "do_sample": False, "pad_token_id": 0}

@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_plm.files.sequences import Tensor
+from keras_plm.layers._fused.softmax import wide_dtype
 
 STEPS = 1 << 16  # values of the 16 random bits of an element
 
@@ -80,15 +81,15 @@ def dropout(inputs, rate, seed=None):
     if backend == "tensorflow":
         return _tf_dropout(inputs, rate, seed)
     dropped = min(max(round(rate * STEPS), 1), STEPS - 1)
+    scale = STEPS / (STEPS - dropped)
+    # A scale in half precision would change every output by up to 0.2 %: JAX multiplies in
+    # float32, and torch's product with a number does.
     if backend == "jax":
-        keep = _jax_keep(inputs, dropped, seed)
-    elif inputs.device.type == "cpu" and not _is_compiling():
-        keep = _torch_keep(inputs, dropped, seed)
-    else:
-        return _torch_dropout(inputs, rate, seed)
-    # Two products, because 1 / (1 - rate) rounded into a half-precision mask would
-    # change every output by up to 0.2 %.
-    return inputs * keep * (STEPS / (STEPS - dropped))
+        kept = ops.cast(_jax_keep(inputs, dropped, seed), wide_dtype(inputs)) * inputs
+        return ops.cast(kept * scale, inputs.dtype)
+    if inputs.device.type == "cpu" and not _is_compiling():
+        return inputs * _torch_keep(inputs, dropped, seed) * scale
+    return _torch_dropout(inputs, rate, seed)
 
 
 def _is_compiling():
@@ -102,7 +103,14 @@ def _tf_dropout(inputs, rate, seed):
 
     # Keras holds seeds as int64, XLA needs int32; `keras.random` reduces them in the same way.
     seed = tf.cast(tf.math.floormod(seed, tf.int32.max - 1), "int32")
-    return tf.nn.experimental.stateless_dropout(inputs, rate=rate, seed=seed)
+    replica = tf.distribute.get_replica_context()
+    if replica is not None and replica.num_replicas_in_sync > 1:
+        # Each device has other rows, so it needs other numbers. The second seed counts calls.
+        seed += tf.stack([replica.replica_id_in_sync_group * 1_000_003, 0])
+    # Random numbers in bfloat16 have 128 values, too few for a rate such as 0.01.
+    wide = tf.cast(inputs, wide_dtype(inputs))
+    dropped = tf.nn.experimental.stateless_dropout(wide, rate=rate, seed=seed)
+    return tf.cast(dropped, inputs.dtype)
 
 
 def _torch_dropout(inputs, rate, seed):
@@ -143,4 +151,4 @@ def _jax_keep(inputs, dropped, seed):
     seed = ops.cast(seed, "uint32")  # (2,)
     key = jax.random.wrap_key_data(jax.numpy.concatenate([seed, seed]), impl="rbg")
     bits = jax.random.bits(key, inputs.shape, dtype="uint16")
-    return (bits >= dropped).astype(inputs.dtype)
+    return bits >= dropped

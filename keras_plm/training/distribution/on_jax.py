@@ -119,7 +119,7 @@ class OnJAX(Distribution):
         return optimizer
 
     @contextlib.contextmanager
-    def running(self, model, batches, training=True):
+    def _around(self, model, batches, training):
         if self.model_shards > 1:
             if not model.built:
                 with self.scope():

@@ -65,7 +65,7 @@ class OnTensorFlow(Distribution):
         return made
 
     @contextlib.contextmanager
-    def running(self, model, batches, training=True):
+    def _around(self, model, batches, training):
         if self.num_replicas > 1:
             if model.distribute_strategy is not self.strategy:
                 raise ValueError(

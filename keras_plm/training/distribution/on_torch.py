@@ -78,7 +78,7 @@ class OnTorch(Distribution):
         distributed.all_reduce(tensor)
 
     @contextlib.contextmanager
-    def running(self, model, batches, training=True):
+    def _around(self, model, batches, training):
         if self.num_replicas == 1:
             yield
             return

@@ -23,6 +23,7 @@ class Distribution:
         is_chief: Whether this process writes files and messages.
         part: `(index, count)`: this process reads the index-th part of every batch.
         of_processes: Class attribute: the distribution in use over several processes, or `None`.
+        is_running: Whether a `fit` or `evaluate` has entered `running`.
 
     >>> import keras
     >>> distribution = Distribution()
@@ -34,6 +35,7 @@ class Distribution:
 
     num_processes, process_id = 1, 0
     of_processes = None
+    is_running = False
 
     def __init__(self, num_replicas: int = 1, num_devices: int | None = None):
         self.num_replicas = num_replicas
@@ -73,7 +75,16 @@ class Distribution:
         self, model: keras.Model, batches: Batches, training: bool = True
     ) -> AbstractContextManager[Any]:
         """Context of a `fit` or `evaluate`; raises for unsupported models and batches."""
-        yield
+        before, self.is_running = self.is_running, True
+        try:
+            with self._around(model, batches, training):
+                yield
+        finally:  # `fit` continues after a validation
+            self.is_running = before
+
+    def _around(self, model, batches, training):
+        """Context in which the devices work together; `running` enters it."""
+        return contextlib.nullcontext()
 
     def drawn(self) -> None:
         """Records that a batch was read; a timeout counts from this call."""

@@ -138,6 +138,44 @@ def test_sampled_softmax(dtype):
     assert np.abs(exact(losses) - wanted).max() < 0.5 * unit
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+@pytest.mark.parametrize("sampled", [False, True])
+def test_sampled_softmax_with_weights_of_another_type(dtype, sampled):
+    ids, samples = np.arange(10).reshape(2, 5) % 7, {}
+    if sampled:
+        drawn = np.array([3, 8, 20], "int32")
+        samples = {
+            "sample_ids": drawn,
+            "sample_counts": np.full(3, 0.5, "float32"),
+            "target_counts": np.full((1, 5), 0.5, "float32"),
+            "target_sampled": np.isin(np.arange(5)[None], drawn),
+        }
+        ids = np.arange(5)[None].repeat(2, 0)
+    layer = SampledSoftmax(vocabulary_size=401, dtype=dtype)
+
+    class Model(keras.Model):
+        def __init__(self):
+            super().__init__(dtype=dtype)
+            self.layer, self.dense = layer, keras.layers.Dense(31, dtype=dtype)
+
+        def call(self, inputs):
+            given = {
+                name: ops.repeat(value, 2, 0) if "target" in name else value
+                for name, value in samples.items()
+            }
+            return self.layer(self.dense(inputs), target_ids=ids, **given)
+
+    model = Model()
+    model.compile("sgd", lambda _, losses: losses)
+    inputs = np.random.default_rng(0).normal(size=(2, 5, 31))
+    before = model(inputs)
+    assert keras.backend.standardize_dtype(before.dtype) == "float32"
+    kernel = exact(layer.kernel).copy()
+    options = {"shuffle": False, "verbose": 0}  # the layer's words belong to rows
+    history = model.fit(inputs, np.zeros((2, 5)), epochs=2, **options).history
+    assert history["loss"][1] < history["loss"][0] and (exact(layer.kernel) != kernel).any()
+
+
 @half
 def test_crf(dtype):
     scores, wide = rounded(dtype, 2, 4, 3, scale=2.0)

@@ -98,6 +98,18 @@ def test_dropout_has_the_given_rate_and_preserves_the_mean(rate, dtype):
     assert abs(together - (1 - rate) ** 2) < 0.015
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_dropout_in_half_precision_rounds_neither_rate_nor_scale(dtype):
+    rate = 0.01
+    x = keras.ops.cast(np.random.default_rng(0).uniform(1, 2, (200, 500)), dtype)
+    dropped = to_numpy(keras.ops.cast(Dropout(rate, dtype=dtype)(x, training=True), "float32"))
+    kept = dropped != 0
+    assert abs((1 - kept.mean()) - rate) < 0.002  # 6 standard deviations
+    exact = to_numpy(keras.ops.cast(x, "float32"))[kept] / (1 - rate)
+    unit = {"bfloat16": 2.0**-8, "float16": 2.0**-11}[dtype]  # of one rounding
+    assert np.abs(dropped[kept] / exact - 1).max() < unit + 2e-5  # the rate has 16 bits
+
+
 def test_dropout_differs_between_calls_and_follows_the_seed():
     from keras_plm.training.resume import set_seed
 

@@ -1,6 +1,7 @@
 """Advice on bfloat16 follows from the instructions of the device."""
 
 import warnings
+from types import SimpleNamespace
 
 import keras
 import pytest
@@ -31,6 +32,16 @@ def test_capability_of_the_gpu_decides(capability, fast, monkeypatch):
     assert ("float32, or float16 on a GPU" in (advice("bfloat16") or "")) == (fast is False)
     assert ("--precision bfloat16" in (advice("float32") or "")) == (fast is True)
     assert advice("float16") is None
+
+
+@pytest.mark.skipif(BACKEND != "jax", reason="torch has no number for AMD's GPUs")
+@pytest.mark.parametrize("name, fast", [("gfx90a", None), (None, None), ("9.0", True)])
+def test_names_of_amd_gpus_are_unknown(name, fast, monkeypatch):
+    import jax
+
+    gpu = SimpleNamespace(platform="gpu", compute_capability=name)
+    monkeypatch.setattr(jax, "devices", lambda: [gpu])
+    assert has_bfloat16() is fast
 
 
 @pytest.mark.parametrize(

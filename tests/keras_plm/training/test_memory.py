@@ -81,6 +81,21 @@ def test_batches_in_later_passes_and_micro_batches_are_found():
         fit(ordered(model, rows(8, 16), batch_size=4).in_micro_batches(2))
 
 
+@pytest.mark.compiles
+def test_validation_is_not_reported_as_training():
+    model = Classifier(encoder(max_sequence_length=16), LABELS, tokenizer=TOKENIZER)
+    model.compile("sgd")
+
+    class Fails(keras.callbacks.Callback):
+        def on_test_batch_begin(self, batch, logs=None):
+            raise OutOfMemoryError("full")
+
+    batches = ordered(model, rows(8, 16), batch_size=4)
+    held_out = model.batches(rows(16), batch_size=4, training=False)
+    with pytest.raises(MemoryError, match="`validation_data` with .* after 2 training steps; full"):
+        model.fit(batches, validation_data=held_out, callbacks=[Fails()], verbose=0)
+
+
 def test_errors_of_each_backend_are_recognized():
     with pytest.raises(Exception) as found:  # noqa: B017  (each backend has its own class)
         keras.ops.convert_to_numpy(keras.ops.zeros((1 << 50,)))

@@ -66,6 +66,24 @@ def test_distributed_script_runs_on_one_device():
     assert other.fit(batches(), epochs=1, verbose=0)
 
 
+@pytest.mark.full
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="the cases of the other backends cover it")
+def test_replicas_draw_their_own_dropout_masks():
+    script = """
+import tensorflow as tf
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+from keras_plm.layers import Dropout
+with strategy.scope():
+    layer = Dropout(0.5, seed=1)
+run = tf.function(lambda: strategy.run(lambda: layer(tf.ones([64]), training=True)))
+masks = [mask.numpy() for _ in range(2) for mask in strategy.experimental_local_results(run())]
+print(len({mask.tobytes() for mask in masks}))
+"""
+    assert lines(begun(script)) == ["4"]
+
+
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="TensorFlow traces again for new variables")
 def test_train_step_is_traced_once():
     traced = []

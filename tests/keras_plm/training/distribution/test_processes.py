@@ -164,6 +164,15 @@ def test_unsharded_data_is_refused_with_several_processes(monkeypatch):
     model.fit(x, y, verbose=0)
 
 
+@pytest.mark.parametrize("method", ["fit", "evaluate"])
+def test_other_keras_models_are_refused_with_several_devices(method):
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile(BertAdamW(1e-2), loss="mse")
+    sharded = batches(training=method == "fit").sharded(Parted(0))
+    with pytest.raises(ValueError, match=f"`keras_plm.training.FitsBatches` .*`{method}`"):
+        getattr(model, method)(sharded, verbose=0)
+
+
 SUMS = """
 import os
 from keras_plm.training.distribution import distribute

@@ -85,6 +85,19 @@ def test_bias_corrected_adamw_equals_keras():
     assert_close(ours[5], peer[5], atol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_weights_are_updated_in_float32(dtype):
+    weight = keras.Variable(START, dtype=dtype)
+    optimizer = BertAdamW(0.02, weight_decay=0.1, global_clipnorm=None, bias_correction=True)
+    for _ in range(7):
+        gradient = 2 / 3 * (to_numpy(keras.ops.cast(weight, "float32")) - TARGET)
+        optimizer.apply([keras.ops.cast(gradient, dtype)], [weight])
+    expected = by_formula(7, 0.02, 0.1, None, True)
+    # Each step rounds the weight, of 0.5 at most, once.
+    unit = {"bfloat16": 2.0**-8, "float16": 2.0**-11}[dtype]
+    assert_close(to_numpy(keras.ops.cast(weight, "float32")), expected, atol=7 * 0.5 * unit)
+
+
 def test_gradients_are_clipped_by_their_global_norm():
     variables = [keras.Variable(np.zeros(2, "float32"), name=f"w{i}") for i in range(2)]
     optimizer = BertAdamW(1.0, weight_decay=0.0, global_clipnorm=1.0, epsilon=1e6)
