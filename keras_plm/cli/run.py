@@ -170,7 +170,7 @@ def run_all(flags, runs, between=None):
             console.print(f"{runner.task.name}: {line}")
     if runner.task.head.reads_documents:
         console.print(f"{runner.task.name}: {describe_documents(runner)}")
-    unseen = runner.unseen_labels()
+    unseen = runner.unseen_labels(runs[0])
     if unseen:
         console.print(
             f"{runner.task.name}: labels without training examples count as errors: "

@@ -13,6 +13,7 @@ from keras_plm.tokenizers.text import fields, numbered_lines
 
 WORD, ARGUMENTS = 3, 11  # columns; the last one is coreference
 LEAST = 12  # columns without a predicate
+ESCAPED = {"/.": ".", "/?": "?"}  # in OntoNotes
 ROLE = re.compile(r"(\((?P<label>[^()*]+))?\*(?P<end>\))?")
 MENTION = re.compile(r"\((\d+)\)|\((\d+)|(\d+)\)")
 
@@ -46,7 +47,8 @@ def read_conll_2012(path: str | os.PathLike) -> list[Conll2012Document]:
     """Reads the documents of a file of CoNLL-2012.
 
     Lines have 12 columns or more: the word in column 3, counted from 0, the arguments of each
-    predicate of the sentence from column 11 on, and the mentions in the last one.
+    predicate of the sentence from column 11 on, and the mentions in the last one. The words `/.`
+    and `/?` of OntoNotes become `.` and `?`.
 
     Args:
         path: The file, plain or `.gz`.
@@ -134,7 +136,7 @@ def _document(name, sentences, end):
     return Conll2012Document(
         name,
         [rows[0][0] for rows in sentences],
-        [[columns[WORD] for _, columns in rows] for rows in sentences],
+        [[ESCAPED.get(c[WORD], c[WORD]) for _, c in rows] for rows in sentences],
         predicates,
         _clusters(lines),
     )

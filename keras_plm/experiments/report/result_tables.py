@@ -30,9 +30,13 @@ def describe(result, common=("train_limit", "precision")):
         "features": "pre-trained, frozen",
     }
     words = [names[method]]
+    depth = fields.get("reader_layers")
+    reader = f"{fields['reader']} reader" + (f" of {depth} layers" if depth else "")
     if method not in TRAINED:
-        words += [fields["layers"], f"{fields['reader']} reader"]
+        words += [fields["layers"], reader]
         words += [f"{fields['pool']} pooling"] if fields["pool"] != "mean" else []
+    elif fields["reader"] != "linear":
+        words.append(reader)
     words += variant(fields)
     if "train_limit" not in common:
         count = (result.get("counts") or {}).get("train", fields["train_limit"])

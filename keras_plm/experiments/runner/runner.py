@@ -285,6 +285,8 @@ class Runner:
             )
         # One line, because each line counts as a piece of work.
         score = f"{record.score:.4f} on the evaluation split"
+        others = [f"{name} {record.metrics[name]:.4f}" for name in list(record.metrics)[1:]]
+        score += f" ({', '.join(others)})" if others else ""
         self.say(f"{run.name} seed {seed}: {score}{kept}{saved}{nothing}")
         return record
 
@@ -367,16 +369,17 @@ class Runner:
             self.task.head.target(example, labels, training=False, number=i)
         return labels
 
-    def unseen_labels(self) -> list[Any]:
-        """Returns the labels of dev set and evaluation split without training examples.
+    def unseen_labels(self, run: Run) -> list[Any]:
+        """Returns the labels of a run's dev set and evaluation split without training examples.
 
         They count as errors.
         """
         head = self.task.head
         if head.scores or head.per_token or head.reads_documents:
             return []
-        known, others = set(self._labels), [*self.examples["dev"], *self.examples["test"]]
-        return [name for name in label_names(others) if name not in known]
+        train, dev, test = self.all_examples(run)
+        known = set(label_names(train))
+        return [name for name in label_names([*dev, *test]) if name not in known]
 
     def model_file(self, run: Run, seed: int = 0) -> Path | None:
         """Returns the path of a run's saved model; `None` without one. Only seed 0 has one."""

@@ -50,6 +50,12 @@ def test_roles_and_mentions_of_a_document(tmp_path):
     assert (example.sentences, example.label) == ([5, 4], document.clusters)
 
 
+def test_escaped_marks_of_ontonotes_are_read_as_the_marks(tmp_path):
+    marks = [("really", "-"), ("/?", "-"), ("/.", "-"), ("/-", "-")]
+    (document,) = read_conll_2012(write(tmp_path / "a.conll", marks))
+    assert document.sentences == [["really", "?", ".", "/-"]]
+
+
 @pytest.mark.parametrize(
     "roles, mention, message",
     [

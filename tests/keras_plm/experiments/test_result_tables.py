@@ -197,15 +197,20 @@ class TestRunsThatDifferInOneSetting:
         made = result("fine_tune", "t", score, seed, **fields)
         return made | {"run": run.name, "trials": [{"seconds": score}]}
 
+    def test_reader_and_its_depth_are_named(self):
+        options = {"reader": "alternating_lstm", "reader_layers": 8, "units": 128}
+        ((text, *_),) = self.rows([self.of(0.9, 0, **options)])
+        assert text == "pre-trained, fine-tuned; alternating_lstm reader of 8 layers; 128 units"
+
     def test_settings_that_affect_results_have_separate_rows(self):
         results = [self.of(0.5, seed) for seed in range(2)]
         results += [self.of(0.6, seed, dev_limit=100) for seed in range(2)]
         results += [self.of(0.7, seed, reader="bilstm") for seed in range(2)]
         rows = self.rows(results)
         assert [row[0] for row in rows] == [
-            "pre-trained, fine-tuned; reader linear, dev limit 0",
-            "pre-trained, fine-tuned; reader bilstm, dev limit 0",
-            "pre-trained, fine-tuned; reader linear, dev limit 100",
+            "pre-trained, fine-tuned; dev limit 0",
+            "pre-trained, fine-tuned; bilstm reader",
+            "pre-trained, fine-tuned; dev limit 100",
         ]
         assert [row[1] for row in rows] == ["50.0 ± 0.0 (2) |", "**70.0 ± 0.0 (2)** |",
                                             "60.0 ± 0.0 (2) |"]  # fmt: skip

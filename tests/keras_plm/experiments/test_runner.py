@@ -80,6 +80,23 @@ def test_documents_of_joined_sentences_are_part_of_the_hash(tmp_path):
     assert plain == same and first != second
 
 
+def test_labels_unseen_by_a_run_depend_on_its_limit(tmp_path):
+    kept = runner(tmp_path)
+    assert kept.unseen_labels(FEATURES) == []
+    one = dataclasses.replace(FEATURES, train_limit=1)
+    (seen,) = (example.label for example in kept.train_examples(one))
+    assert kept.unseen_labels(one) == [{"a": "b", "b": "a"}[seen]]
+
+
+def test_all_metrics_of_a_run_are_shown(tmp_path):
+    both = {"accuracy": metrics.accuracy, "f1": metrics.f1}
+    kept = runner(tmp_path, a_task(metrics=both))
+    kept.say = (said := []).append
+    found = kept.run(FEATURES, 0)
+    f1 = found.metrics["f1"]
+    assert any(f"{found.score:.4f} on the evaluation split (f1 {f1:.4f})" in line for line in said)
+
+
 def test_a_saved_model_of_other_data_is_replaced(tmp_path):
     def run(labels, models):
         rows = [Example(WORDS[0], labels[0]), Example(WORDS[1], labels[1])] * 20
