@@ -1,10 +1,11 @@
 """Coreference: LitBank, entities in works of fiction, and OntoNotes."""
 
 import functools
+import itertools
 
 from keras_plm import metrics
 from keras_plm.data.formats.conll_2012 import conll_2012_documents
-from keras_plm.data.formats.tables import table_rows
+from keras_plm.data.formats.tables import is_empty, table_rows
 from keras_plm.data.task import Example, Task, find_file
 from keras_plm.datasets.semantic_roles import ONTONOTES, ONTONOTES_SOURCE
 from keras_plm.files.json_files import check_shape
@@ -25,24 +26,42 @@ def read_coreference(path):
         path: The file, plain or `.gz`.
 
     Raises:
-        ValueError: If a line is malformed, a document or a sentence is empty, a mention is outside
-            its sentence, or a mention is in two clusters, with file and line. If there is no
-            document.
+        ValueError: If a line is malformed, a document, a sentence or a word is empty, a mention is
+            outside its sentence or in two clusters, or a document occurs twice, with file and line.
+            If there is no document.
     """
-    examples = []
+    examples, places = [], {}  # place of each document
     for where, row in table_rows(path):
         check_shape(row, DOCUMENT, where)
+        first = places.setdefault(row["doc"], where)
+        if first != where:
+            raise ValueError(
+                f"{where}: A document must occur once. "
+                f"Received: {row['doc']!r:.60}, also at {first}"
+            )
         sizes = [len(sentence) for sentence in row["sentences"]]
         if not sizes or not all(sizes):
             raise ValueError(
                 f"{where}: A document must have sentences, each with words. "
                 f"Received: sentences of {sizes[:8]} words"
             )
-        clusters = [
-            [_mention(mention, sizes, where) for mention in cluster]
-            for cluster in [*row["clusters"], *([one] for one in row["singletons"])]
-        ]
+        for number, sentence in enumerate(row["sentences"]):
+            if any(map(is_empty, sentence)):
+                raise ValueError(
+                    f"{where}: A word must not be empty. "
+                    f"Received: sentence {number}, {sentence!r:.60}"
+                )
+        every = [*row["clusters"], *([one] for one in row["singletons"])]
+        clusters = [[_mention(mention, sizes, where) for mention in cluster] for cluster in every]
         words = [word for sentence in row["sentences"] for word in sentence]
+        seen = set()
+        for mention, place in zip(itertools.chain(*every), itertools.chain(*clusters), strict=True):
+            if place in seen:
+                raise ValueError(
+                    f"{where}: A mention must be in one cluster or in the singletons, once. "
+                    f"Received: {mention} twice, {' '.join(words[slice(*place)])!r:.60}"
+                )
+            seen.add(place)
         examples.append(
             Example(words, clusters, group=row["doc"], where=where, id=row["doc"], sentences=sizes)
         )

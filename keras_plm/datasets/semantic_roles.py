@@ -4,7 +4,7 @@ import functools
 
 from keras_plm import metrics
 from keras_plm.data.formats.conll_2012 import conll_2012_roles
-from keras_plm.data.formats.tables import table_rows
+from keras_plm.data.formats.tables import is_empty, table_rows
 from keras_plm.data.task import Example, Task, find_file
 from keras_plm.files.json_files import Whole, check_shape
 from keras_plm.heads import SemanticRoleLabeler
@@ -27,47 +27,74 @@ def read_roles(path):
         path: The file, plain or `.gz`.
 
     Raises:
-        ValueError: If a line is malformed, a predicate or an argument is outside its sentence, or
-            two arguments of a predicate overlap, with file and line. If there is no predicate.
+        ValueError: If a line is malformed or has an empty word, a predicate or an argument is
+            outside its sentence, two arguments of a predicate overlap, or its argument V is not
+            at its index, with file and line. If there is no predicate.
     """
-    examples = []
+    examples, lines = [], 0
     for where, row in table_rows(path):
+        lines += 1
         check_shape(row, SENTENCE, where)
         words = row["words"]
-        for predicate in row["predicates"]:
-            index = predicate["index"]
+        if not words or any(map(is_empty, words)):
+            raise ValueError(
+                f"{where}: A sentence must have words, none of them empty. "
+                f"Received: words={words!r:.60}"
+            )
+        indices = [predicate["index"] for predicate in row["predicates"]]
+        for place, index in enumerate(indices):
             if index >= len(words):
                 raise ValueError(
-                    f"{where}: The index of a predicate must be that of a word. "
+                    f"{where}: The index of a predicate must be that of a word, from 0. "
                     f"Received: index={index} of {len(words)} words"
                 )
-            tags = _tags(predicate["arguments"], len(words), where)
+            if index in indices[:place]:
+                raise ValueError(
+                    f"{where}: A word must be one predicate at most: join its arguments. "
+                    f"Received: two predicates at index {index}"
+                )
+            predicate = f"{where}, predicate {index}"
+            tags = _tags(row["predicates"][place]["arguments"], len(words), predicate)
+            marked = [i for i, tag in enumerate(tags) if tag == "B-V"]
+            if marked and (len(marked) > 1 or not tags[index].endswith("-V")):
+                raise ValueError(
+                    f"{predicate}: The argument V, if there is one, must be the word of the "
+                    f"predicate, counted from 0. Received: V at {', '.join(map(str, marked))}"
+                )
             examples.append(Example(words, tags, group=row["id"], where=where, predicate=index))
     if not examples:
-        raise ValueError(f"{path}: No predicate in this file. Received: sentences without one")
+        received = "sentences without one" if lines else "an empty file"
+        raise ValueError(f"{path}: No predicate in this file. Received: {received}")
     return examples
 
 
 def _tags(arguments, count, where):
     """Returns the tags of a sentence of `count` words, in BIO."""
-    tags = ["O"] * count
+    tags, placed = ["O"] * count, []
     for argument in arguments:
         wrong = len(argument) != 3 or any(type(place) is not int for place in argument[:2])
-        if wrong or not (isinstance(argument[2], str) and argument[2]):
+        if wrong or not isinstance(argument[2], str) or is_empty(argument[2]):
             raise ValueError(
                 f"{where}: An argument must be [start, end, label]. Received: {argument!r:.60}"
             )
         start, end, label = argument
+        if label.startswith(("B-", "I-")):
+            raise ValueError(
+                f"{where}: The label of an argument must be the role alone, without B- and I-. "
+                f"Received: {argument!r:.60}"
+            )
         if not 0 <= start < end <= count:
             raise ValueError(
                 f"{where}: An argument must be a part of its sentence of {count} words. "
                 f"Received: {argument!r}"
             )
-        if any(tag != "O" for tag in tags[start:end]):
-            raise ValueError(
-                f"{where}: Arguments of a predicate must not overlap. Received: {argument!r} after "
-                f"{tags[start:end]}"
-            )
+        for other in placed:
+            if start < other[1] and other[0] < end:
+                raise ValueError(
+                    f"{where}: Arguments of a predicate must not overlap. "
+                    f"Received: {other!r} and {argument!r}"
+                )
+        placed.append(argument)
         tags[start:end] = [f"B-{label}", *[f"I-{label}"] * (end - start - 1)]
     return tags
 

@@ -25,6 +25,7 @@ from keras_plm.heads.head import Head
 from keras_plm.tokenizers import open_text
 from keras_plm.tokenizers.text import fields
 
+TABLE = re.compile(r"\.(csv|tsv|jsonl)$")
 LONGEST_TEXT = 1 << 23  # characters; tokenization takes about 50 bytes for each
 
 
@@ -68,7 +69,8 @@ def read_inputs(path, model, text="text", pair=None, tagger=None):
     """Reads the inputs of a model from a file.
 
     With a `tagger`, a `SemanticRoleLabeler` reads the same files as a `Tagger`. Each word whose tag
-    begins with "V", such as "VERB" or "VBD", is a predicate and an input of its own.
+    begins with "V", such as "VERB" or "VBD", is a predicate and an input of its own. A warning
+    counts the sentences without a verb.
 
     - JSON in SQuAD's layout, for a `SpanFinder`.
     - CoNLL (ending in .conll, .conllu, .iob or .bio), for a `Tagger`. Words are in the column
@@ -88,9 +90,16 @@ def read_inputs(path, model, text="text", pair=None, tagger=None):
 
     Raises:
         ValueError: If an input cannot be read, with file and line; or if the file has no input. If
-            `tagger` does not fit the model, or finds no verb.
+            `tagger` does not fit the model, finds no verb, or the file names predicates itself.
     """
     if tagger is not None:
+        if TABLE.search(plain_name(Path(path))):
+            where, row = next(iter(table_rows(path)), ("", {}))
+            if "predicate" in row:
+                raise ValueError(
+                    f"{where}: Predicates come from a tagger or from the column 'predicate': omit "
+                    "--tagger, or the column. Received: both"
+                )
         return _verbs_of(read_inputs(path, _tagger_for(model, tagger), text), tagger, path)
     path = Path(path)
     name = plain_name(path)
@@ -108,7 +117,7 @@ def read_inputs(path, model, text="text", pair=None, tagger=None):
                 f"--text. Received: text={text!r}"
             )
         return _documents(path, name)
-    is_table = re.search(r"\.(csv|tsv|jsonl)$", name)
+    is_table = TABLE.search(name)
     if model.marks_predicates and not is_table:
         raise ValueError(
             "A `SemanticRoleLabeler` reads a .csv, .tsv or .jsonl file with the columns 'text' and "
@@ -165,6 +174,15 @@ def _verbs_of(sentences, tagger, path):
             f"{path}: The tagger must find a verb in the file: use another tagger, or name the "
             "predicates in a column 'predicate'. Received: no verb in "
             f"{len(sentences):,} sentence{'s' * (len(sentences) > 1)}"
+        )
+    places = {id(sentence.text) for sentence in found}
+    without = [sentence for sentence in sentences if id(sentence.text) not in places]
+    if without:
+        warnings.warn(
+            f"The tagger finds no verb in {len(without):,} of {len(sentences):,} sentences, which "
+            f"have no prediction. The first is {without[0].where}: "
+            f"{' '.join(without[0].text)!r:.60}",
+            stacklevel=2,
         )
     return found
 

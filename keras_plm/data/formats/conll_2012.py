@@ -11,7 +11,7 @@ import re
 from keras_plm.data.task import Example
 from keras_plm.tokenizers.text import fields, numbered_lines
 
-WORD, ARGUMENTS = 3, 11  # columns; the last one is coreference
+NUMBER, WORD, ARGUMENTS = 2, 3, 11  # columns; the last one is coreference
 LEAST = 12  # columns without a predicate
 ESCAPED = {"/.": ".", "/?": "?"}  # in OntoNotes
 ROLE = re.compile(r"(\((?P<label>[^()*]+))?\*(?P<end>\))?")
@@ -46,9 +46,9 @@ class Conll2012Document:
 def read_conll_2012(path: str | os.PathLike) -> list[Conll2012Document]:
     """Reads the documents of a file of CoNLL-2012.
 
-    Lines have 12 columns or more: the word in column 3, counted from 0, the arguments of each
-    predicate of the sentence from column 11 on, and the mentions in the last one. The words `/.`
-    and `/?` of OntoNotes become `.` and `?`.
+    Lines have 12 columns or more, counted from 0: the number of the word in its sentence in column
+    2, the word in column 3, the arguments of each predicate of the sentence from column 11 on, and
+    the mentions in the last one. The words `/.` and `/?` of OntoNotes become `.` and `?`.
 
     Args:
         path: The file, plain or `.gz`.
@@ -57,9 +57,10 @@ def read_conll_2012(path: str | os.PathLike) -> list[Conll2012Document]:
         A list of `Conll2012Document`.
 
     Raises:
-        ValueError: If a line is outside a document or has too few columns, a bracket of an argument
-            or a mention has no partner, an argument is inside another, or a column of arguments
-            does not mark one predicate by `(V*)`, with file and line. If there is no document.
+        ValueError: If a line is outside a document or has too few columns or another number, a
+            bracket of an argument or a mention has no partner, an argument is inside another, a
+            column of arguments does not mark one predicate by `(V*)`, or a part of a document
+            occurs twice, with file and line. If there is no document.
 
     >>> import tempfile
     >>> rows = [("Ada", "-", "(ARG0*)", "(0)"), ("sings", "sing", "(V*)", "-")]
@@ -73,7 +74,7 @@ def read_conll_2012(path: str | os.PathLike) -> list[Conll2012Document]:
     >>> document.sentences, document.predicates, document.clusters
     ([['Ada', 'sings']], [(0, 1, ['B-ARG0', 'B-V'])], [[(0, 1)]])
     """
-    documents, rows, name, begun = [], [], None, ""
+    documents, rows, name, begun, places = [], [], None, "", {}
     for number, line in numbered_lines(path):
         where = f"{path}:{number}"
         if line.startswith("#begin document"):
@@ -82,6 +83,11 @@ def read_conll_2012(path: str | os.PathLike) -> list[Conll2012Document]:
                     f"{where}: A document must end before the next. Received: {line!r}"
                 )
             name, rows, begun = line.removeprefix("#begin document").strip(), [[]], where
+            if places.setdefault(name, where) != where:
+                raise ValueError(
+                    f"{where}: A part of a document must occur once. Received: {name!r:.60}, also "
+                    f"at {places[name]}"
+                )
         elif line.startswith("#end document"):
             if name is None:
                 raise ValueError(
@@ -112,6 +118,12 @@ def _columns(where, line, sentence):
         raise ValueError(
             f"{where}: A line of CoNLL-2012 must have {LEAST} columns or more, as many as the "
             f"first of its sentence. Received: {len(columns)} columns, {line!r:.60}"
+        )
+    if columns[NUMBER] != str(len(sentence)):
+        raise ValueError(
+            f"{where}: Column {NUMBER} must number the words of a sentence from 0, and an empty "
+            f"line must follow each sentence. Received: {columns[NUMBER]!r:.20} instead of "
+            f"{len(sentence)}, {line!r:.60}"
         )
     return columns
 
@@ -144,17 +156,22 @@ def _document(name, sentences, end):
 
 def _tags(cells):
     """Returns the tags in BIO of one column of arguments, `(where, cell)` of each word."""
-    tags, label = [], None  # label of the open argument
+    tags, label, begun = [], None, ""  # label and place of the open argument
     for where, cell in cells:
         found = ROLE.fullmatch(cell)
         begins, ends = (found["label"], found["end"]) if found else (None, None)
-        inside, unopened = begins and label, ends and not (begins or label)
-        if found is None or inside or unopened:
+        if found is None:
+            raise ValueError(f"{where}: An argument must be (LABEL*, * or *). Received: {cell!r}")
+        if begins and label:
             raise ValueError(
-                f"{where}: An argument must be (LABEL*, * or *), without another inside. "
-                f"Received: {cell!r}"
+                f"{where}: An argument must end, by *), before the next begins. "
+                f"Received: {cell!r} in ({label}* of {begun}"
             )
-        label = begins or label
+        if ends and not (begins or label):
+            raise ValueError(
+                f"{where}: An argument must begin, by (LABEL*, before it ends. Received: {cell!r}"
+            )
+        label, begun = begins or label, where if begins else begun
         tags.append(f"B-{label}" if begins else f"I-{label}" if label else "O")
         label = None if ends else label
     if label:
@@ -190,7 +207,7 @@ def _clusters(lines):
     for number, places in opened.items():
         if places:
             raise ValueError(
-                f"{places[0][1]}: A mention must end in its document. Received: ({number} alone"
+                f"{places[0][1]}: A mention must end in its document. Received: ({number}, without {number})"
             )
     return [clusters[number] for number in sorted(clusters, key=int)]
 

@@ -60,10 +60,10 @@ def test_escaped_marks_of_ontonotes_are_read_as_the_marks(tmp_path):
     "roles, mention, message",
     [
         ("V*", "-", r"must be \(LABEL\*, \* or \*\).*'V\*'"),
-        ("*)", "-", r"must be \(LABEL\*.*'\*\)'"),
+        ("*)", "-", r"must begin, by \(LABEL\*, before it ends.*'\*\)'"),
         ("(V*)", "(x)", r"must be \(N, N\) or \(N\)"),
         ("(V*)", "3)", r"must begin before its end. Received: '3\)'"),
-        ("(V*)", "(3", r"must end in its document. Received: \(3 alone"),
+        ("(V*)", "(3", r"must end in its document. Received: \(3, without 3\)"),
         ("(V*) *", "-", "as many as the first"),
     ],
 )
@@ -75,7 +75,7 @@ def test_malformed_lines_are_refused(roles, mention, message, tmp_path):
 
 def test_arguments_inside_others_are_refused(tmp_path):
     rows = [("Ada", "(ARG0*", "-"), ("sang", "(V*)", "-"), ("it", "*)", "-")]
-    with pytest.raises(ValueError, match=r"a.conll:3: .*without another inside.*'\(V\*\)'"):
+    with pytest.raises(ValueError, match=r"a.conll:3: .*'\(V\*\)' in \(ARG0\* of .*:2"):
         conll_2012_roles(write(tmp_path / "a.conll", rows))
 
 
@@ -100,6 +100,9 @@ def test_malformed_files_are_refused(tmp_path):
         (text.replace("#begin document (d); part 000\n", ""), "a.conll:1: A line must be in a doc"),
         (text.replace("#end document", "#begin document (e)"), "must end before the next"),
         ("#end document\n", "must begin before its end"),
+        (text + text, "a.conll:9: A part of a document must occur once.*also at .*:1"),
+        (text.replace(" 3 often", " 4 often"), "a.conll:5: .*number the words.*'4' instead of 3"),
+        (write(path, FIRST, FIRST).read_text().replace("\n\n", "\n", 1), ":7: .*'0' instead of 5"),
     ):
         path.write_text(changed)
         with pytest.raises(ValueError, match=message):

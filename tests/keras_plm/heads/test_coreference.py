@@ -406,6 +406,12 @@ class TestReader:
         path.write_text("\n" + json.dumps(row | changes) + "\n")
         return path
 
+    def test_a_document_occurs_once(self, tmp_path):
+        path = self.write(tmp_path / "a.jsonl")
+        path.write_text(path.read_text() * 2)
+        with pytest.raises(ValueError, match="a.jsonl:4: .*once. Received: 'd', also at .*:2"):
+            read_coreference(path)
+
     def test_examples_have_clusters_and_sentences(self, tmp_path):
         (example,) = read_coreference(self.write(tmp_path / "a.jsonl"))
         assert example.text == ["Ada", "sings", "She", "smiles"]
@@ -418,7 +424,8 @@ class TestReader:
         [
             ({"sentences": []}, "must have sentences, each with words"),
             ({"sentences": [["a"], []]}, r"sentences of \[1, 0\] words"),
-            ({"singletons": [[0, 0, 1]]}, r"in one cluster, once.*\(0, 1\) twice"),
+            ({"singletons": [[0, 0, 1]]}, r"once. Received: \[0, 0, 1\] twice, 'Ada'"),
+            ({"sentences": [["a", "b"], ["c", " "]]}, r"not be empty. Received: sentence 1, \['c'"),
             ({"singletons": [[0, 1, 3]]}, "part of a sentence.*sentence 0 of 2 words"),
             ({"singletons": [[0, 1, 1]]}, "part of a sentence"),
             ({"singletons": [[2, 0, 1]]}, "sentence 2 of 2 sentences"),

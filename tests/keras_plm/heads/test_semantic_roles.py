@@ -197,6 +197,13 @@ def test_predict_finds_predicates_with_a_tagger(tmp_path, capsys):
     examples = [Example(words, predicate=i) for words, i in found]
     assert [row["prediction"] for row in rows] == model.predict(examples)
 
+    (tmp_path / "in.csv").write_text("text,predicate\na c b,1\n")
+    with pytest.raises(ValueError, match="in.csv:2: Predicates come from a tagger or .* both"):
+        read_inputs(tmp_path / "in.csv", model, tagger=tagger)
+    tagger.predict = lambda sentences: [["NOUN"] * 3, ["VERB"]]
+    with pytest.warns(UserWarning, match="no verb in 1 of 2 sentences.*in.txt:1: 'a c b'"):
+        assert len(read_inputs(tmp_path / "in.txt", model, tagger=tagger)) == 1
+
     nouns = Tagger(encoder(), ["NOUN", "VERB"], tokenizer=TOKENIZER)
     nouns.task_network.get_layer("logits").set_weights([np.zeros((16, 2)), np.array([1.0, 0.0])])
     for of_model, wrong, message in (
@@ -245,7 +252,14 @@ class TestReader:
             ({"index": -1, "arguments": []}, "index"),
             ({"index": 0, "arguments": [[1, 3, "ARG0"]]}, r"part of its sentence.*\[1, 3"),
             ({"index": 0, "arguments": [[1, 1, "ARG0"]]}, "part of its sentence"),
-            ({"index": 0, "arguments": [[0, 2, "A"], [1, 2, "B"]]}, "must not overlap"),
+            (
+                {"index": 0, "arguments": [[0, 2, "A"], [1, 2, "B"]]},
+                r"predicate 0: .*not overlap. Received: \[0, 2, 'A'\] and \[1, 2, 'B'\]",
+            ),
+            ({"index": 0, "arguments": [[1, 2, "V"]]}, "predicate 0: .*counted from 0.*V at 1"),
+            ({"index": 0, "arguments": [[0, 1, "V"], [1, 2, "V"]]}, "V at 0, 1"),
+            ({"index": 0, "arguments": [[0, 1, "B-V"]]}, "without B- and I-"),
+            ({"index": 0, "arguments": [[0, 1, " "]]}, r"must be \[start, end, label\]"),
             ({"index": 0, "arguments": [[0, 2]]}, r"must be \[start, end, label\]"),
             ({"index": 0, "arguments": [[0, True, "A"]]}, r"must be \[start, end, label\]"),
             ({"index": 0}, "arguments"),
@@ -255,6 +269,17 @@ class TestReader:
         path = self.write(tmp_path / "a.jsonl", predicates=[predicate])
         with pytest.raises(ValueError, match=f"a.jsonl:2.*{message}"):
             read_roles(path)
+
+    @pytest.mark.parametrize("words", [[], ["Ada", " "]])
+    def test_sentences_without_words_are_refused(self, words, tmp_path):
+        path = self.write(tmp_path / "a.jsonl", words=words, predicates=[])
+        with pytest.raises(ValueError, match="a.jsonl:2: A sentence must have words"):
+            read_roles(path)
+
+    def test_a_word_is_one_predicate(self, tmp_path):
+        twice = [{"index": 1, "arguments": [[1, 2, "V"]]}] * 2
+        with pytest.raises(ValueError, match="a.jsonl:2: .*two predicates at index 1"):
+            read_roles(self.write(tmp_path / "a.jsonl", predicates=twice))
 
     def test_files_without_a_predicate_are_refused(self, tmp_path):
         path = self.write(tmp_path / "a.jsonl", predicates=[])
