@@ -207,7 +207,8 @@ def _clusters(lines):
     for number, places in opened.items():
         if places:
             raise ValueError(
-                f"{places[0][1]}: A mention must end in its document. Received: ({number}, without {number})"
+                f"{places[0][1]}: A mention must end in its document. "
+                f"Received: ({number}, without {number})"
             )
     return [clusters[number] for number in sorted(clusters, key=int)]
 
