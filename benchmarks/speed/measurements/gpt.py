@@ -24,6 +24,7 @@ from keras_plm.pretraining.causal_lm import TiedLoss
 from keras_plm.training.optimizers import BertAdamW
 
 SUITE = Suite("gpt", "Speed: GPT")
+GENERATION = Suite("generation", "Speed: generation")
 VOCABULARY, WIDTH = 40_478, 768  # of the released model
 ROWS, TOKENS = 8, 512  # of the loss
 LENGTHS = {"mini": ((32, 128), (8, 512)), "base": ((8, 128), (2, 512))}  # B, T of a step
@@ -171,7 +172,7 @@ def gpt_loss(settings, inputs):
 
 
 @measurement(
-    suite=SUITE,
+    suite=GENERATION,
     unit="tokens",
     cases=lambda settings: {
         f"write, GPT {size}": {"size": size} for size in settings.sizes.split(",")
