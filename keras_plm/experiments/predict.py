@@ -370,6 +370,12 @@ def predict(model, examples, out=None, probabilities=False):
             stacklevel=2,
         )
     if model.marks_predicates:
+        if all(tag == "O" or tag[2:] == "V" for tags in found for tag in tags):
+            warnings.warn(
+                "The model finds no argument of any predicate: train it longer, on more examples "
+                "or with another learning rate",
+                stacklevel=2,
+            )
         for row, example in zip(rows, examples, strict=True):
             row |= {"words": list(example.text), "predicate": int(example.predicate)}
     if model.reads_documents:  # a mention is (start, end)

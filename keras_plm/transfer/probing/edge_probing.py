@@ -315,8 +315,8 @@ class EdgeProbing:
 
         Raises:
             TypeError: If an item is not an `EdgeExample`.
-            ValueError: If a set has no edge, the numbers of spans of edges differ, there are fewer
-                than two labels, or a set has none of the labels of `train`.
+            ValueError: If a set has no example or no edge, the numbers of spans of edges differ,
+                there are fewer than two labels, or a set has none of the labels of `train`.
         """
         check_encoder(encoder, tokenizer)
         tokenizer = fitting(tokenizer, encoder)
@@ -326,6 +326,11 @@ class EdgeProbing:
                 raise TypeError(
                     "Edge probing needs lists of `EdgeExample(words, edges)`. "
                     f"Received: {example!r:.60} of {type(example).__name__}"
+                )
+        for name, part in zip(("train", "dev", "test"), parts, strict=False):
+            if not part:
+                raise ValueError(
+                    f"Each set of edge probing needs an example. Received: no example in `{name}`"
                 )
         labels = sorted({label for example in parts[0] for _, label in example.edges})
         if len(labels) < 2:

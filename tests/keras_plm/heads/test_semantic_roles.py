@@ -1,6 +1,7 @@
 """Labelling of semantic roles: marks of the predicate, valid tags, learning, saving."""
 
 import json
+from unittest import mock
 
 import keras
 import numpy as np
@@ -167,6 +168,9 @@ def test_predict_reads_predicates_from_files(tmp_path):
     assert read_inputs(tmp_path / "in.csv", model)[0].predicate == 1
     (line,) = predict(model, examples).splitlines()
     assert json.loads(line)["prediction"] == model.predict(examples)[0]
+    with mock.patch.object(model, "predict", lambda _: [["O", "B-V", "O"]]):
+        with pytest.warns(UserWarning, match="no argument of any predicate"):
+            predict(model, examples)
     (tmp_path / "in.txt").write_text("a c b\n")
     with pytest.raises(ValueError, match="columns 'text' and 'predicate'.*Received: in.txt"):
         read_inputs(tmp_path / "in.txt", model)

@@ -114,6 +114,8 @@ def test_unsuitable_edges_are_refused():
         method.fit(encoder(), TOKENIZER, [one, pair], [one])
     with pytest.raises(ValueError, match=r"equal numbers of spans.*\[1, 2\]"):
         method.fit(encoder(), TOKENIZER, [one], [pair])
+    with pytest.raises(ValueError, match="no example in `dev`"):
+        method.fit(encoder(), TOKENIZER, [one], [])
     with pytest.raises(ValueError, match=r"Every set needs edges.*\[\]"):
         method.fit(encoder(), TOKENIZER, [one], [EdgeExample(["a"], [])])
     for spans, label in (([], "x"), ([(0, 3)], "x"), ([(1, 1)], "x"), ([(0, 1)], 3)):
