@@ -15,6 +15,7 @@ from benchmarks.speed.measurements import elmo as speed_elmo
 from benchmarks.speed.measurements import gpt as speed_gpt
 from benchmarks.speed.measurements import gpu as speed_gpu
 from benchmarks.speed.measurements import memory as speed_memory
+from benchmarks.speed.measurements import roles as speed_roles
 from benchmarks.speed.measurements import transfer as speed_transfer
 from benchmarks.speed.measurements import translator as speed_translator
 from benchmarks.speed.peak import peak_of
@@ -239,6 +240,17 @@ def test_coreference_is_timed_next_to_tagging(tmp_path, monkeypatch):
     for name, work in results.items():
         assert work["implementations"]["keras_plm"]["ratios"][speed_coreference.TAGGER] > 0
         assert f"| {name}: words |" in table
+
+
+@pytest.mark.full
+@pytest.mark.backend_neutral
+def test_roles_are_timed_next_to_tagging(tmp_path, monkeypatch):
+    monkeypatch.setattr(speed_roles, "COUNT", 8)
+    results, table = timed(tmp_path, ["--suite", "roles", "--repeats", "1"])
+    assert list(results) == ["label roles of 8 predicates", "train on 8 predicates"]
+    for name, work in results.items():
+        assert work["implementations"]["keras_plm"]["ratios"][speed_roles.TAGGER] > 0
+        assert f"| {name}: predicates |" in table
 
 
 @pytest.mark.full
