@@ -197,10 +197,11 @@ class TestCommand:
     def flags(self, tmp_path):
         keras_plm.save(tmp_path / "bert", encoder(), TOKENIZER)
         (tmp_path / "litbank").mkdir()
-        row = {"doc": "d", "sentences": [list("abc"), list("abd")], "singletons": [],
+        row = {"sentences": [list("abc"), list("abd")], "singletons": [],
                "clusters": [[[0, 0, 1], [1, 0, 1]], [[0, 1, 2], [1, 1, 2]]]}  # fmt: skip
         for split in ("train", "dev", "test"):
-            (tmp_path / "litbank" / f"{split}.jsonl").write_text((json.dumps(row) + "\n") * 4)
+            lines = [json.dumps({"doc": f"d{i}", **row}) + "\n" for i in range(4)]
+            (tmp_path / "litbank" / f"{split}.jsonl").write_text("".join(lines))
         return ["edge-probing", "--encoder", str(tmp_path / "bert"), "--data", str(tmp_path),
                 "--epochs", "1", "--feature-cache", str(tmp_path / "features"), "--random",
                 "--results", str(tmp_path / "r.json"),
