@@ -516,7 +516,8 @@ class Batches(keras.utils.PyDataset):
         self._begun = True
         method = _method_that_reads()
         together = self.distribution
-        if method and together and together.num_replicas > 1 and not together.is_running:
+        trains = method in ("fit", "evaluate") and together and together.num_replicas > 1
+        if trains and not together.is_running:
             raise ValueError(
                 "Sharded batches need a model whose `fit` trains on several devices: give your "
                 "class `keras_plm.training.FitsBatches` as its first base. "

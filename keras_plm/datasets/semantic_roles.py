@@ -58,7 +58,7 @@ def read_roles(path):
             marked = [i for i, tag in enumerate(tags) if tag == "B-V"]
             if marked and (len(marked) > 1 or not tags[index].endswith("-V")):
                 raise ValueError(
-                    f"{predicate}: The argument V, if there is one, must be the word of the "
+                    f"{predicate}: The argument V, if there is one, must hold the word of the "
                     f"predicate, counted from 0. Received: V at {', '.join(map(str, marked))}"
                 )
             examples.append(Example(words, tags, group=row["id"], where=where, predicate=index))

@@ -163,20 +163,19 @@ def _tagger_for(model, tagger):
 
 def _verbs_of(sentences, tagger, path):
     """Makes an input of each verb that the tagger finds in the sentences."""
-    found = [
-        Unlabelled(sentence.text, where=sentence.where, lines=sentence.lines, predicate=place)
-        for sentence, tags in zip(sentences, tagger.predict(sentences), strict=True)
-        for place, tag in enumerate(tags)
-        if str(tag).startswith("V")
-    ]
+    found, without = [], []
+    for sentence, tags in zip(sentences, tagger.predict(sentences), strict=True):
+        places = [place for place, tag in enumerate(tags) if str(tag).startswith("V")]
+        if not places:
+            without.append(sentence)
+        of_sentence = {"where": sentence.where, "lines": sentence.lines}
+        found += [Unlabelled(sentence.text, predicate=place, **of_sentence) for place in places]
     if not found:
         raise ValueError(
             f"{path}: The tagger must find a verb in the file: use another tagger, or name the "
             "predicates in a column 'predicate'. Received: no verb in "
             f"{len(sentences):,} sentence{'s' * (len(sentences) > 1)}"
         )
-    places = {id(sentence.text) for sentence in found}
-    without = [sentence for sentence in sentences if id(sentence.text) not in places]
     if without:
         warnings.warn(
             f"The tagger finds no verb in {len(without):,} of {len(sentences):,} sentences, which "

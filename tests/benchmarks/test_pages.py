@@ -57,6 +57,14 @@ def test_pages_repeat_the_counts_of_the_claims(page):
     assert sorted(re.findall(r"\d+", answer[0])) == counts
 
 
+def test_readme_repeats_the_numbers_of_the_claims():
+    rows = re.findall(r"^\| .* \|.*: ([\d.]+ and [\d.]+ \| .*?) \|", pages.README.read_text(), re.M)
+    assert len(rows) == 6
+    claims = pages.shown("claims")
+    for numbers in rows:
+        assert f"| {numbers} |" in claims, numbers
+
+
 @pytest.fixture
 def small_docs(tmp_path, monkeypatch):
     """Two small pages and a README."""

@@ -1,7 +1,8 @@
 """GPT next to `transformers`: training on the next token, memory of the loss, generation.
 
 The peer is `transformers` with its defaults: float32, eager, all logits in memory. Tuned, it uses
-bfloat16 and a fused AdamW. It runs in the same process under every backend of Keras.
+bfloat16 and a fused AdamW. In generation the peer is its GPT-2, because its GPT has no cache. It
+runs in the same process under every backend of Keras.
 
 Shapes: B rows, T tokens, D width, V tokens of the vocabulary.
 """
