@@ -47,6 +47,8 @@ READERS = {
     "squad": (("reader", "bidaf"), ("train_limit", 2_000)),
 }
 RANDOM_TASKS = ("wikigold", "sst5", "mrpc", "stsb")  # LoRA and random weights
+# Learning rates. Fine-tuned taggers need larger ones than classifiers, and new weights the largest.
+TAGGER_RATES, NEW_WEIGHTS_RATES = "3e-5,1e-4,3e-4", "1e-4,3e-4,1e-3"
 # Columns and rows of the short table in README: tasks, and methods with their rows. `None` selects
 # the frozen layers that are best on the dev set.
 BRIEF_TASKS = {
@@ -74,12 +76,14 @@ class OfTask:
         train_limit: Most training examples; 0 takes all.
         dev_limit: Most examples of the dev set; 0 takes all.
         probe_epochs: Passes of a linear head or task network over the features.
+        rates: Learning rates of fine-tuning.
     """
 
     epochs: int = 3
     train_limit: int = 0
     dev_limit: int = 0
     probe_epochs: int = 10
+    rates: str = "1e-5,3e-5,1e-4"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,15 +93,16 @@ class Released:
     Attributes:
         tasks: Pairs `(task, OfTask)`.
         probe_rates: Learning rates of linear heads, by default those of `Run`.
-        rates: Learning rates of a trained encoder, by default those of `Run`.
+        rates: Learning rates of a trained encoder, by default those of each task and method.
+        precision: Precision of a trained encoder.
         probe_seeds: Number of seeds of linear heads; other rows have three.
         tiny: Whether a small BERT with random weights replaces the released encoder.
     """
 
     tasks: tuple = (
-        ("wikigold", OfTask(5)),
-        ("wnut17", OfTask(5)),
-        ("ud_english_ewt", OfTask(3)),
+        ("wikigold", OfTask(5, rates=TAGGER_RATES)),
+        ("wnut17", OfTask(5, rates=TAGGER_RATES)),
+        ("ud_english_ewt", OfTask(3, rates=TAGGER_RATES)),
         ("sst2", OfTask(2, 20_000, 2_000)),
         ("sst5", OfTask(3)),
         ("cr", OfTask(5)),
@@ -111,6 +116,7 @@ class Released:
     )
     probe_rates: str = ""
     rates: str = ""
+    precision: str = "bfloat16"
     probe_seeds: int = 5
     tiny: bool = False
 
@@ -126,12 +132,13 @@ class Released:
             dev_limit=of_task.dev_limit,
         )
 
-    def trained(self, task, **fields):
+    def trained(self, task, rates="", **fields):
         """Returns the `Run` that trains the encoder, by default the pre-trained one."""
         of_task = dict(self.tasks)[task]
         names = ("epochs", "train_limit", "dev_limit")
         return Run(
-            learning_rates=self.rates,
+            learning_rates=self.rates or rates or of_task.rates,
+            precision=self.precision,
             **{name: getattr(of_task, name) for name in names},
             **fields,
         )
@@ -185,7 +192,8 @@ def jobs_of(released, workspace, encoder=None):
             run = released.network(task, layers)
             jobs.append(Job(task, folder, run, needs=needed, stage=NETWORKS))
     for task in (task for task in tasks if task in RANDOM_TASKS):
-        runs = [released.trained(task, method="scratch"), released.trained(task, lora_rank=8)]
+        new = ({"method": "scratch"}, {"lora_rank": 8})
+        runs = [released.trained(task, NEW_WEIGHTS_RATES, **fields) for fields in new]
         runs.append(released.probe(task, "elmo_mix", "randomly_initialised"))
         jobs += [Job(task, encoder, run, stage=OTHERS) for run in runs]
     return jobs
@@ -208,7 +216,11 @@ def row_of(result):
         return (4, 0), f"random weights, frozen, {fields['layers']}"
     if method == "scratch":
         return (4, 1), "random weights, all trained"
-    return ((3, 0), "LoRA, rank 8") if "lora_rank" in fields else ((1, 0), "fine-tuned")
+    if "lora_rank" in fields:
+        return (3, 0), "LoRA, rank 8"
+    if fields["precision"] == "float32":
+        return (1, 1), "fine-tuned in float32"
+    return (1, 0), "fine-tuned"
 
 
 def read(folder):
