@@ -173,8 +173,11 @@ def _best(count, scores, *columns):
     )
 
 
-def _rows(tensors, rows):
-    return keras.tree.map_structure(lambda x: ops.take(x, rows, axis=0), tensors)
+def _rows(structure, rows):
+    """Selects rows of all tensors of a structure; functions stay."""
+    return keras.tree.map_structure(
+        lambda x: x if callable(x) else ops.take(x, rows, axis=0), structure
+    )
 
 
 def _is_stop(token_ids, stop_token_ids):

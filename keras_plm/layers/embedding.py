@@ -1,6 +1,6 @@
 """Embeddings of tokens (with tied output), of positions, and of words by their characters."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import keras
 import numpy as np
@@ -70,13 +70,19 @@ class TokenEmbedding(keras.layers.Layer):
 
     def call(self, inputs: Tensor, reverse: bool = False) -> Tensor:
         if reverse:
-            table = ops.cast(self.embeddings, self.compute_dtype)
-            inputs = ops.cast(inputs, self.compute_dtype)
-            return by_rows(
-                lambda rows: ops.matmul(rows, ops.transpose(table)), inputs, self.vocabulary_size
-            )
+            return self.scorer()(inputs)
         vectors = rows_of(self.embeddings, ops.cast(inputs, "int32"))
         return ops.cast(vectors, self.compute_dtype)  # (B, T, D)
+
+    def scorer(self) -> Callable[[Tensor], Tensor]:
+        """Returns the function of `reverse=True`; it casts the table once for many calls."""
+        table = ops.transpose(ops.cast(self.embeddings, self.compute_dtype))  # (D, V)
+
+        def scores(inputs):
+            inputs = ops.cast(inputs, self.compute_dtype)
+            return by_rows(lambda rows: ops.matmul(rows, table), inputs, self.vocabulary_size)
+
+        return scores
 
     def compute_output_spec(self, inputs, reverse=False):
         if reverse:

@@ -102,7 +102,7 @@ def multi_head_attention(
     else:
         context = fused_attention(query, key, value, mask, dropout_rate if drops else 0.0)
     width = num_heads * context.shape[-1]
-    merged = ops.reshape(context, (-1, ops.shape(context)[1], width))  # (B, T, D)
+    merged = ops.reshape(context, (-1, _steps(context), width))  # (B, T, D)
     return AttentionOutput(
         project(weights["output"], merged),
         attention if return_weights else None,
@@ -117,7 +117,12 @@ def project(weights, inputs):
 
 def split_heads(x, num_heads):
     """Splits the width in heads: (B, S, D) -> (B, S, N, H)."""
-    return ops.reshape(x, (-1, ops.shape(x)[1], num_heads, x.shape[-1] // num_heads))
+    return ops.reshape(x, (-1, _steps(x), num_heads, x.shape[-1] // num_heads))
+
+
+def _steps(x):
+    """Returns the length of the second axis, a tensor if it is unknown."""
+    return ops.shape(x)[1] if x.shape[1] is None else x.shape[1]
 
 
 def keys_and_values(weights, value, key=None, *, num_heads):
@@ -146,7 +151,10 @@ def _project_all(weights, num_heads, query, value, key):
         pairs = (("query", query), ("key", key), ("value", value))
         projected = [project(weights[name], x) for name, x in pairs]
     elif value is None and key is None:
-        projected = ops.split(project(weights["query_key_value"], query), 3, axis=-1)
+        projected = project(weights["query_key_value"], query)  # (B, T, 3 D)
+        width = projected.shape[-1] // (3 * num_heads)
+        shape = (-1, _steps(projected), 3, num_heads, width)
+        return ops.unstack(ops.reshape(projected, shape), 3, axis=2)
     else:
         value = query if value is None else value
         sequences = (query, value if key is None else key, value)

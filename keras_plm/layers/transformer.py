@@ -3,14 +3,18 @@
 Shapes: B batch, T steps, S source steps, D width, N heads, H = D / N head width, L blocks.
 """
 
+from typing import Any
+
 import keras
 from keras import ops
 
 from keras_plm.files.private_apis import every_layer
 from keras_plm.files.sequences import Tensor
+from keras_plm.layers._fused.attention import mask_for_blocks, written_part
 from keras_plm.layers._fused.layer_norm import LayerNormalization
 from keras_plm.layers._fused.programs import check_compiles_blocks
-from keras_plm.layers.masks import given_mask
+from keras_plm.layers.masks import check_masks, given_mask, visible
+from keras_plm.layers.multi_head_attention import check_cache
 from keras_plm.layers.transformer_block import TransformerBlock
 
 
@@ -167,6 +171,7 @@ class TransformerStack(keras.layers.Layer):
         padding_mask: Tensor | None = None,
         source_cache: list[Tensor] | None = None,
         source_mask: Tensor | None = None,
+        arrays: list[dict[str, Any]] | None = None,
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Computes the next T steps, causal, with earlier steps from a cache.
 
@@ -177,24 +182,51 @@ class TransformerStack(keras.layers.Layer):
             padding_mask: (B, S_max), True at real positions of the cache.
             source_cache: A list of L tensors, see `read_source`.
             source_mask: (B, S), True at real source positions.
+            arrays: Result of `arrays`, for many steps with the same weights.
 
         Returns:
             `(layers, cache)`: the layers as in a call, and the updated cache.
+
+        Raises:
+            ValueError: If a mask has the wrong shape, the cache has too little room, or there is a
+                `source_cache` without `cross_attention` or the reverse.
         """
+        self.blocks[0].check_source(None, source_cache)
+        inputs = ops.convert_to_tensor(inputs, dtype=self.compute_dtype)
+        check_cache(inputs, cache[0], cache_index)
+        check_masks(padding_mask, None, *inputs.shape[:2], cache[0].shape[2])
+        parts = cache
+        if not self.compiled:  # a program has one length
+            parts, cache_index = written_part(cache, cache_index, inputs.shape[1])
+        keys = parts[0][:, 0]  # (B, S, N, H)
+        if padding_mask is not None:
+            padding_mask = padding_mask[:, : keys.shape[1]]
+        mask = visible(inputs, keys, padding_mask, causal=True, first=cache_index)
+        mask = mask_for_blocks(mask, self.compute_dtype)
+        if source_mask is not None:
+            source_mask = visible(inputs, source_cache[0][:, 0], source_mask)
+            source_mask = mask_for_blocks(source_mask, self.compute_dtype)
+        arrays = self.arrays() if arrays is None else arrays
         layers, written = [inputs], []
         for i, block in enumerate(self.blocks):
-            output = block.run(
+            sources = None if source_cache is None else source_cache[i]
+            sequence, after = block.step(
+                arrays[i],
                 layers[-1],
-                padding_mask=padding_mask,
-                cache=cache[i],
-                cache_index=cache_index,
-                source_cache=None if source_cache is None else source_cache[i],
-                source_mask=source_mask,
+                mask,
+                source_mask,
+                parts[i],
+                cache_index,
+                sources,
                 compiled=self.compiled,
             )
-            layers.append(output.sequence)
-            written.append(output.cache)
+            layers.append(sequence)
+            written.append(after if parts is cache else cache[i])  # a part is a view
         return self._finish(layers), written
+
+    def arrays(self) -> list[dict[str, Any]]:
+        """Returns the `weights` of `transformer_block` of each block."""
+        return [block.arrays() for block in self.blocks]
 
     def initial_cache(self, batch_size: int, max_length: int) -> list[Tensor]:
         """Creates an empty cache for `decode`: L tensors (B, 2, `max_length`, N, H)."""

@@ -9,6 +9,7 @@ import keras
 from keras import ops
 
 from keras_plm.files.sequences import Tensor
+from keras_plm.layers._fused.dense import as_type
 from keras_plm.layers._fused.dropout import Dropout, dropout
 from keras_plm.layers._fused.layer_norm import LayerNormalization, layer_norm
 from keras_plm.layers._fused.programs import recomputed, run_compiled
@@ -117,7 +118,7 @@ def transformer_block(
         return normalized(x, norm) if pre_norm else x
 
     def add(x, part, norm, name):
-        part = ops.cast(part, x.dtype)  # a map of policies may give another type
+        part = as_type(part, x.dtype)  # a map of policies may give another type
         x = x + (dropout(part, dropout_rate, seeds.get(name)) if training else part)
         return x if pre_norm else normalized(x, norm)
 
@@ -315,7 +316,7 @@ class TransformerBlock(keras.layers.Layer):
         mask: Tensor | None = None,
         inputs_mask: Tensor | None = None,
     ) -> Tensor:
-        self._check_source(source)
+        self.check_source(source)
         padding_mask = given_mask(padding_mask, mask, inputs_mask)
         mask = visible(inputs, inputs, padding_mask, attention_mask, causal)
         source_mask = None if source is None else visible(inputs, source, source_mask)
@@ -345,7 +346,7 @@ class TransformerBlock(keras.layers.Layer):
         mask: keras.KerasTensor | None = None,
         inputs_mask: keras.KerasTensor | None = None,
     ) -> keras.KerasTensor:
-        self._check_source(source)
+        self.check_source(source)
         padding_mask = given_mask(padding_mask, mask, inputs_mask)
         batch, steps = inputs.shape[:2]
         check_masks(padding_mask, attention_mask, batch, steps, steps)
@@ -365,7 +366,6 @@ class TransformerBlock(keras.layers.Layer):
         cache_index: int | Tensor | None = None,
         source_cache: Tensor | None = None,
         return_weights: bool = False,
-        compiled: bool = False,
     ) -> BlockOutput:
         """Computes the block in inference, with attention weights and a cache.
 
@@ -373,7 +373,6 @@ class TransformerBlock(keras.layers.Layer):
             inputs, padding_mask, attention_mask, causal, source, source_mask: As in a call.
             cache, cache_index, return_weights: As in `MultiHeadAttention.run`.
             source_cache: `cross_attention.keys_and_values(source)`, in place of `source`.
-            compiled: If True, steps with a `cache` run as a program of `torch.compile`.
 
         Returns:
             A `BlockOutput`.
@@ -382,7 +381,7 @@ class TransformerBlock(keras.layers.Layer):
             ValueError: If the block is not built, a mask does not fit, a source is missing or not
                 used, or `cache_index` has no `cache` or lies outside it.
         """
-        self._check_source(source, source_cache)
+        self.check_source(source, source_cache)
         check_cache(inputs, cache, cache_index)
         first = 0 if cache_index is None else cache_index
         steps = inputs if cache is None else cache[:, 0]
@@ -392,12 +391,6 @@ class TransformerBlock(keras.layers.Layer):
             keys = source if source_cache is None else source_cache[:, 0]
             source_mask = visible(inputs, keys, source_mask)
         inputs = ops.convert_to_tensor(inputs, dtype=self.compute_dtype)
-        options = self._options(training=False)
-        if compiled and source is None and not return_weights:
-            caches = cache, cache_index, source_cache
-            arrays = self.arrays(), inputs, mask, source_mask, *caches
-            sequence, cache = run_compiled(block_step, arrays, None, options)
-            return BlockOutput(sequence, cache=cache)
         return transformer_block(
             self.arrays(),
             inputs,
@@ -408,8 +401,36 @@ class TransformerBlock(keras.layers.Layer):
             cache_index=cache_index,
             source_cache=source_cache,
             return_weights=return_weights,
-            **options,
+            **self._options(training=False),
         )
+
+    def step(
+        self,
+        arrays: dict[str, Any],
+        inputs: Tensor,
+        mask: Tensor,
+        source_mask: Tensor | None,
+        cache: Tensor,
+        cache_index: int | Tensor,
+        source_cache: Tensor | None,
+        compiled: bool = False,
+    ) -> tuple[Tensor, Tensor]:
+        """Computes the next T steps after those in a cache, for `TransformerStack.decode`.
+
+        Args:
+            arrays: Result of `arrays`.
+            inputs: (B, T, D).
+            mask, source_mask, cache, cache_index, source_cache: As in `transformer_block`.
+            compiled: If True, the step runs as a program of `torch.compile`.
+
+        Returns:
+            `(sequence, cache)`: (B, T, D), and the updated cache.
+        """
+        given = arrays, inputs, mask, source_mask, cache, cache_index, source_cache
+        options = self._options(training=False)
+        if compiled:
+            return run_compiled(block_step, given, None, options)
+        return block_step(*given, **options)
 
     def arrays(self) -> dict[str, Any]:
         """Returns the `weights` of `transformer_block`."""
@@ -443,7 +464,8 @@ class TransformerBlock(keras.layers.Layer):
             }
         return options
 
-    def _check_source(self, source, source_cache=None):
+    def check_source(self, source: Tensor | None, source_cache: Tensor | None = None) -> None:
+        """Raises a ValueError unless cross-attention has one source, and others none."""
         sources = (source is not None) + (source_cache is not None)
         if sources != (self.cross_attention is not None):
             raise ValueError(

@@ -1,5 +1,8 @@
 """GPT: the Transformer decoder of Radford et al. 2018 as an encoder, and GPT-2's."""
 
+import functools
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -161,7 +164,7 @@ class GPT(Encoder):
 
     def prefill(
         self, inputs: dict[str, Tensor], max_new_tokens: int | None
-    ) -> tuple[dict[str, Tensor], list[Tensor]]:
+    ) -> tuple[dict[str, Any], list[Tensor]]:
         """Reads prompts into a cache, for `keras_plm.decoding`.
 
         Args:
@@ -170,8 +173,8 @@ class GPT(Encoder):
 
         Returns:
             `(memory, state)`. `memory` is a dict of the last token and its position (B,), the mask
-            of the P + U positions (B, P + U), and P for each row. `state` is the cache, a list of
-            L tensors.
+            of the P + U positions (B, P + U), P for each row, and functions with the weights.
+            `state` is the cache, a list of L tensors.
         """
         mask = ops.cast(inputs["padding_mask"], "bool")  # (B, P)
         batch, length = mask.shape
@@ -183,16 +186,16 @@ class GPT(Encoder):
         real = ops.concatenate([before, written], axis=1)  # (B, P + U)
         tokens = self.token_embedding(inputs["token_ids"])
         cache = self._stack.initial_cache(batch, length + max_new_tokens)
-        _, cache = self._stack.decode(
-            tokens + self._positions(tokens), cache, cache_index=0, padding_mask=real
-        )
+        decode = functools.partial(self._stack.decode, arrays=self._stack.arrays())
+        _, cache = decode(tokens + self._positions(tokens), cache, cache_index=0, padding_mask=real)
         token_ids = ops.cast(inputs["token_ids"], "int32")
         first = ops.take_along_axis(token_ids, last[:, None], axis=1)[:, 0]
         place = ops.full((batch,), length, dtype="int32")
-        return {"first": first, "position": last, "real": real, "place": place}, cache
+        memory = {"first": first, "position": last, "real": real, "place": place}
+        return memory | {"decode": decode, "logits": self.token_embedding.scorer()}, cache
 
     def decode_step(
-        self, token_ids: Tensor, state: list[Tensor], memory: dict[str, Tensor], index: int | Tensor
+        self, token_ids: Tensor, state: list[Tensor], memory: dict[str, Any], index: int | Tensor
     ) -> tuple[Tensor, list[Tensor]]:
         """Computes logits (B, V) after one more token of each row, and the next state.
 
@@ -200,13 +203,13 @@ class GPT(Encoder):
         """
         token_ids = ops.where(index == 0, memory["first"], ops.cast(token_ids, "int32"))
         tokens = self.token_embedding(token_ids[:, None])  # (B, 1, D)
-        layers, state = self._stack.decode(
+        layers, state = memory["decode"](
             tokens + self._positions(tokens, start=memory["position"] + index),
             state,
             cache_index=memory["place"][0] + index,
             padding_mask=memory["real"],
         )
-        return self.token_embedding(layers[-1], reverse=True)[:, 0], state
+        return memory["logits"](layers[-1])[:, 0], state
 
     def get_config(self):
         names = ("vocabulary_size", "num_layers", "num_heads", "hidden_dim", "intermediate_dim")

@@ -1,5 +1,6 @@
 """The Transformer of Vaswani et al. 2017: an encoder and a decoder without recurrence."""
 
+import functools
 from typing import Any
 
 import keras
@@ -291,6 +292,8 @@ class Transformer(EncoderDecoder):
         memory = {
             "source_cache": self._decoder.read_source(sequence),
             "padding_mask": inputs["padding_mask"],
+            "decode": functools.partial(self._decoder.decode, arrays=self._decoder.arrays()),
+            "logits": self._output.scorer(),
         }
         return memory, self._decoder.initial_cache(sequence.shape[0], max_new_tokens)
 
@@ -298,14 +301,14 @@ class Transformer(EncoderDecoder):
         self, token_ids: Tensor, state: Any, memory: Any, index: int | Tensor
     ) -> tuple[Tensor, Any]:
         """See `EncoderDecoder`."""
-        layers, state = self._decoder.decode(
+        layers, state = memory["decode"](
             self._embed(token_ids[:, None], start=index),
             state,
             cache_index=index,
             source_cache=memory["source_cache"],
             source_mask=memory["padding_mask"],
         )
-        return self._output(layers[-1], reverse=True)[:, 0], state
+        return memory["logits"](layers[-1])[:, 0], state
 
     def _encode(self, inputs):
         return self.encoder({name: inputs[name] for name in self.encoder.input})["sequence"]

@@ -67,7 +67,8 @@ def waits(call, sent=True, after_backward=False):
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    names = ("_local_scalar_dense", "lift_fresh") if sent else ("_local_scalar_dense",)
+    # A number that is read has the second and third name in inference mode.
+    names = ("_local_scalar_dense", "item", "is_nonzero", *(("lift_fresh",) if sent else ()))
 
     class Counted(TorchDispatchMode):
         count = 0

@@ -34,6 +34,7 @@ NEVER = -1  # an end token that no model generates
 OURS, OURS_HALF = "keras_plm", "keras_plm, bfloat16"
 PEER, TUNED = "transformers GPT", "transformers GPT, tuned"
 CACHED = "transformers GPT-2"  # the peer's GPT has no cache
+CACHED_HALF = f"{CACHED}, bfloat16"
 CHUNKS, PLAIN, FLOOR = "keras_plm", "all logits at once", "no loss"
 
 
@@ -184,18 +185,18 @@ def write(settings, inputs, size):
     rng = np.random.default_rng(settings.seed)
     ids = rng.integers(0, VOCABULARY, PROMPTS).astype("int32")
 
-    def ours():
-        model = GPT(VOCABULARY, **GPT_SIZES[size])
+    def ours(precision):
+        model = GPT(VOCABULARY, **GPT_SIZES[size], dtype=policy(precision))
         prompts = {"token_ids": ids, "padding_mask": np.ones(PROMPTS, bool)}
         return lambda: greedy(model, prompts, 0, NEVER, max_new_tokens=settings.written)
 
-    def theirs():
+    def theirs(dtype):
         import torch
         import transformers
 
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        positions = PROMPTS[1] + settings.written
-        model = transformers.GPT2LMHeadModel(gpt2_config(size, positions)).to(device).eval()
+        config = gpt2_config(size, PROMPTS[1] + settings.written)
+        model = transformers.GPT2LMHeadModel(config).to(device, getattr(torch, dtype)).eval()
         prompts = torch.from_numpy(ids).to(device).long()
         options = {"max_new_tokens": settings.written, "do_sample": False, "pad_token_id": 0}
         mask = torch.ones_like(prompts)
@@ -207,4 +208,12 @@ def write(settings, inputs, size):
         return run
 
     amount = PROMPTS[0] * settings.written
-    return Comparison({CACHED: theirs, OURS: ours}, amount, {OURS: (CACHED,)})
+    implementations = {
+        CACHED: lambda: theirs("float32"),
+        CACHED_HALF: lambda: theirs("bfloat16"),
+        OURS: lambda: ours("float32"),
+        OURS_HALF: lambda: ours("bfloat16"),
+    }
+    peers = {OURS: (CACHED,), OURS_HALF: (CACHED, CACHED_HALF)}
+    half = frozenset({OURS_HALF, CACHED_HALF})
+    return Comparison(implementations, amount, peers, half_precision=half)

@@ -6,15 +6,36 @@ Shapes: B batch, T target steps, S source steps, N heads, H head width.
 import keras
 from keras import ops
 
+from keras_plm.layers._fused.dense import as_type
+
 
 def additive_mask(mask, dtype):
     """Converts a mask to a summand of scores: 0 where it is True, elsewhere a low floor.
 
+    A summand from `mask_for_blocks` stays unchanged.
+
     The floor is finite, because a row of -inf gives NaN, forward and backward. A product replaces
     `where`: Keras would send both numbers of `where` to torch's GPU as tensors and wait.
     """
+    if "float" in keras.backend.standardize_dtype(mask.dtype):
+        return as_type(mask, dtype)
     floor = -3e4 if keras.backend.standardize_dtype(dtype) == "float16" else -1e30
     return ops.cast(ops.logical_not(mask), dtype) * floor
+
+
+def mask_for_blocks(mask, dtype):
+    """Converts a mask once for all blocks of a stack, if the backend does not compile the step.
+
+    Args:
+        mask: Boolean, or `None`.
+        dtype: Type of queries and keys.
+
+    Returns:
+        On torch the summand of `additive_mask`, elsewhere the mask itself.
+    """
+    if mask is None or keras.backend.backend() != "torch":
+        return mask
+    return additive_mask(mask, dtype)
 
 
 def scaled_scores(query, key, mask=None):
@@ -126,6 +147,26 @@ def _full_float32():
         return False
 
 
+def written_part(caches, index, steps):
+    """Returns the part of caches that has keys and values after the next steps.
+
+    Attention then reads no empty positions. Only torch on a CPU has such a part: a GPU would wait
+    for the number, and programs of JAX and TensorFlow have fixed shapes.
+
+    Args:
+        caches: A list of tensors (B, 2, S_max, N, H).
+        index: Number of earlier steps, an integer or a tensor.
+        steps: Number of next steps T.
+
+    Returns:
+        `(parts, index)`: views (B, 2, `index` + T, N, H) and an integer, or the arguments.
+    """
+    if keras.backend.backend() != "torch" or caches[0].device.type != "cpu":
+        return caches, index
+    index = int(index)
+    return [cache[:, :, : index + steps] for cache in caches], index
+
+
 def write_cache(cache, update, index):
     """Writes keys and values after those of earlier steps.
 
@@ -138,7 +179,7 @@ def write_cache(cache, update, index):
     Returns:
         The updated cache.
     """
-    update = ops.cast(update, cache.dtype)
+    update = as_type(update, cache.dtype)
     if keras.backend.backend() != "torch":
         return ops.slice_update(cache, (0, 0, index, 0, 0), update)
     import torch
@@ -148,6 +189,8 @@ def write_cache(cache, update, index):
         if isinstance(index, int):
             cache[:, :, index : index + update.shape[2]] = update
         else:  # its number is not read, because a GPU would wait
-            places = torch.arange(update.shape[2], device=cache.device) + index
+            places = torch.as_tensor(index, device=cache.device).reshape(1).long()
+            if update.shape[2] > 1:
+                places = places + torch.arange(update.shape[2], device=cache.device)
             cache.index_copy_(2, places, update)
     return cache

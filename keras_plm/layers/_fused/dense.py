@@ -48,6 +48,11 @@ def in_type(dtype, weights):
     return {name: ops.convert_to_tensor(x, dtype=dtype) for name, x in weights.items()}
 
 
+def as_type(x, dtype):
+    """Casts a tensor unless it has the type: a call of `ops.cast` takes time even then."""
+    return x if x.dtype == dtype else ops.cast(x, dtype)
+
+
 def dense(inputs, kernel, bias=None):
     """Computes `x W + b` in the type of the kernel.
 
@@ -59,7 +64,7 @@ def dense(inputs, kernel, bias=None):
     Returns:
         (..., units).
     """
-    inputs, units = ops.cast(inputs, kernel.dtype), kernel.shape[-1]
+    inputs, units = as_type(inputs, kernel.dtype), kernel.shape[-1]
     if bias is None:
         return by_rows(lambda rows: ops.matmul(rows, kernel), inputs, units)
     if keras.backend.backend() != "torch":

@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from keras_plm.files.sequences import Tensor
-from keras_plm.layers._fused.dense import in_type
+from keras_plm.layers._fused.dense import as_type, in_type
 
 
 @keras.saving.register_keras_serializable("keras_plm")
@@ -60,5 +60,5 @@ def layer_norm(inputs, gamma=None, beta=None, epsilon=1e-3):
 
     weight = beta if gamma is None else gamma
     if weight is not None:
-        inputs = ops.cast(inputs, weight.dtype)
+        inputs = as_type(inputs, weight.dtype)
     return torch.nn.functional.layer_norm(inputs, inputs.shape[-1:], gamma, beta, epsilon)

@@ -102,7 +102,7 @@ def compiled(function, variables):
         variables: All Keras variables that it reads.
 
     Returns:
-        A function of NumPy arrays or tensors.
+        A function of NumPy arrays or tensors. Its results have no gradient.
     """
     backend = keras.backend.backend()
     if backend == "jax":
@@ -120,4 +120,6 @@ def compiled(function, variables):
         return tf.function(function)
     import torch
 
-    return torch.no_grad()(function)
+    if not variables:  # the function may create them, and training needs their gradients
+        return torch.no_grad()(function)
+    return torch.inference_mode()(function)

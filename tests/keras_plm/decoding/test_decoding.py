@@ -266,6 +266,30 @@ def test_decoding_without_cache_accepts_any_keras_model():
     assert (found.token_ids == wanted.token_ids).all()
 
 
+class Unbuilt(keras.Model):
+    """A model that creates its weights at its first call."""
+
+    def __init__(self):
+        super().__init__()
+        self.score = keras.layers.Dense(V)
+
+    def call(self, inputs):
+        return self.score(keras.ops.one_hot(inputs["target_ids"], V))
+
+
+@pytest.mark.skipif(keras.backend.backend() != "torch", reason="only torch has inference tensors")
+@pytest.mark.backend_neutral
+@pytest.mark.parametrize("make, cache", [(Unbuilt, False), (MODELS["transformer"], True)])
+def test_a_model_trains_after_decoding(make, cache):
+    model, targets = make(), np.full((B, 3), 4)
+    greedy(model, INPUTS, START, END, max_new_tokens=2, cache=cache)
+    before = model.get_weights()
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model.train_on_batch({**INPUTS, "target_ids": targets}, targets)
+    changed = [(a != b).any() for a, b in zip(before, model.get_weights(), strict=True)]
+    assert len(changed) and all(changed)
+
+
 @pytest.mark.compiles
 def test_several_tokens_may_end_a_text(model):
     stops = (END, 5)

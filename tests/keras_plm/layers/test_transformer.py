@@ -373,6 +373,24 @@ def test_stack_with_source_cache_equals_without(pre_norm):
         assert_close(to_numpy(layers[-1])[:, 0], to_numpy(whole[-1])[:, t])
 
 
+@pytest.mark.parametrize(
+    "wrong, match",
+    [
+        ({"source_cache": None}, "needs a `source`"),
+        ({"cache_index": 4}, "must have room"),
+        ({"padding_mask": np.ones((B, 5), bool)}, "must have the shape"),
+        ({"source_mask": np.ones((B, 8), bool)}, "must have the shape"),
+    ],
+)
+def test_decoding_checks_its_arguments(wrong, match):
+    stack = TransformerStack(1, 2, D, 11, cross_attention=True)
+    stack(normal(B, T, D), source=normal(B, 7, D))
+    options = {"source_cache": stack.read_source(keras.ops.convert_to_tensor(normal(B, 7, D)))}
+    options |= {"cache_index": 0, **wrong}
+    with pytest.raises(ValueError, match=match):
+        stack.decode(normal(B, 1, D), stack.initial_cache(B, 4), **options)
+
+
 def test_cross_attention_precedes_the_feed_forward_part():
     x, source = normal(B, T, D), normal(B, 7, D, seed=1)
     block = TransformerBlock(2, D, 11, cross_attention=True)

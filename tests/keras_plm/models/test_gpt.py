@@ -110,6 +110,16 @@ def test_decoding_with_cache_equals_decoding_without():
             np.testing.assert_allclose(a, b, atol=1e-4)
 
 
+@pytest.mark.compiles
+def test_half_precision_decodes_with_cache_as_without():
+    model = gpt(dtype="mixed_bfloat16")
+    options = {"start_token_id": 0, "stop_token_ids": -1, "max_new_tokens": 6}
+    with_cache = decoding.greedy(model, packed(), **options)
+    without = decoding.greedy(model, packed(), **options, cache=False)
+    assert (with_cache.token_ids[:, 0] == without.token_ids[:, 0]).all()
+    np.testing.assert_allclose(with_cache.scores, without.scores, atol=0.3)
+
+
 @pytest.mark.full
 def test_beam_scores_equal_log_probabilities_of_their_texts():
     model = gpt()
