@@ -54,7 +54,7 @@ def _released():
     figures = {"wikigold": ("NER", 92.4, 92.2), "sst5": ("SST-2", 93.5, 93.0),
                "mrpc": ("", 84.8, 78.1), "stsb": ("", 87.1, 82.9)}  # fmt: skip
     for task, (on, *published) in figures.items():
-        tuned = _minilm(task, "MiniLM fine-tuned", method="fine_tune", precision="bfloat16")
+        tuned = _minilm(task, "MiniLM fine-tuned", method="fine_tune")
         frozen = _minilm(task, "a linear head on its mix of frozen layers", method="features",
                          layers="elmo_mix")  # fmt: skip
         scratch = _minilm(task, "random weights, all trained", method="scratch")

@@ -216,11 +216,7 @@ def row_of(result):
         return (4, 0), f"random weights, frozen, {fields['layers']}"
     if method == "scratch":
         return (4, 1), "random weights, all trained"
-    if "lora_rank" in fields:
-        return (3, 0), "LoRA, rank 8"
-    if fields["precision"] == "float32":
-        return (1, 1), "fine-tuned in float32"
-    return (1, 0), "fine-tuned"
+    return ((3, 0), "LoRA, rank 8") if "lora_rank" in fields else ((1, 0), "fine-tuned")
 
 
 def read(folder):

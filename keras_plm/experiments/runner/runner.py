@@ -29,6 +29,7 @@ from keras_plm.experiments.environment import environment, peak_memory_mb, reset
 from keras_plm.experiments.flags import policy
 from keras_plm.experiments.results import Record, ResultFolder, result_hash, result_name
 from keras_plm.experiments.runner.common_fit import CommonFit
+from keras_plm.experiments.runner.extended_search import EarlierSearch
 from keras_plm.experiments.runner.trials import (
     best_score,
     best_trial,
@@ -229,7 +230,12 @@ class Runner:
             trials, model, predicted = self._common_fit.fit(run, seed, labels, searched)
             log = model.log
         elif searched is None:
-            trials, model, log = self._search(run, labels)
+            earlier = EarlierSearch.of(self, run)
+            trials, model, log = self._search(run, labels, earlier)
+            if model is None and model_file is None and earlier.chose(trials):
+                return self._take_over(run, earlier, trials)
+            if model is None:
+                model, log = self._fit(run, best_trial(trials)["learning_rate"], 0, labels)
             predicted = self._predict(run, model, seed, labels)
         else:
             trials, rate = searched["trials"], best_trial(searched["trials"])["learning_rate"]
@@ -288,6 +294,18 @@ class Runner:
         others = [f"{name} {record.metrics[name]:.4f}" for name in list(record.metrics)[1:]]
         score += f" ({', '.join(others)})" if others else ""
         self.say(f"{run.name} seed {seed}: {score}{kept}{saved}{nothing}")
+        return record
+
+    def _take_over(self, run, earlier, trials):
+        """Writes the results of an `EarlierSearch` for a run; returns the record of seed 0."""
+        with self.kept.changing():
+            record = earlier.write(self, run, trials)
+            kept = self._archive_older(run)
+        seeds = f"{len(earlier.results)} seed" + ("s" if len(earlier.results) > 1 else "")
+        self.say(
+            f"{run.name} seed 0: {record.score:.4f} on the evaluation split, from an earlier "
+            f"search with the same learning rate ({seeds}){kept}"
+        )
         return record
 
     def _check(self, run, seed):
@@ -410,18 +428,30 @@ class Runner:
             self._word_vectors(run)[0] if run.words else None,
         )
 
-    def _search(self, run, labels):
+    def _search(self, run, labels, earlier):
         """Searches the learning rates with seed 0.
 
+        Args:
+            run: The `Run`.
+            labels: The labels.
+            earlier: An `EarlierSearch`, whose trials it takes over.
+
         Returns:
-            `(trials, model, log)`: a trial for each rate, and model and log of the best one. The
-            trial of a rate that diverges has no score, and is not the best.
+            `(trials, model, log)`: a trial for each rate, and model and log of the best one, or
+            `None` if its trial is an earlier one. The trial of a rate that diverges has no score,
+            and is not the best.
 
         Raises:
             FloatingPointError: If training diverges with every rate.
         """
         trials, best, best_log = [], None, None
         for rate in run.grid:
+            if (known := earlier.trial(rate)) is not None:
+                if known["dev_score"] is not None and known["dev_score"] > best_score(trials):
+                    best, best_log = None, None
+                trials.append(known)
+                self.say(f"{line_about(run, known)}, from an earlier search")
+                continue
             begun = time.monotonic()
             try:
                 model, log = self._fit(run, rate, 0, labels)
@@ -431,7 +461,7 @@ class Runner:
                 best, best_log = model, log  # the first of equals, like `max`
             trials.append(trial_of(rate, log, round(time.monotonic() - begun, 1)))
             self.say(line_about(run, trials[-1]))
-        if best is None:
+        if all(trial["dev_score"] is None for trial in trials):
             raise diverged(run, trials)
         return trials, best, best_log
 

@@ -11,6 +11,7 @@ from keras_plm import metrics
 from keras_plm.data import Example, Task
 from keras_plm.experiments.config import Run
 from keras_plm.experiments.predict import open_model
+from keras_plm.experiments.results import read_results
 from keras_plm.experiments.runner import Runner
 from keras_plm.heads import Classifier
 from keras_plm.models import GPT, WordVectors
@@ -56,6 +57,62 @@ def test_a_later_seed_first_runs_seed_0(run, tmp_path):
     found = [kept.run(run, seed) for seed in (1, 0)][::-1]
     assert [r.dev_score for r in found] == [r.dev_score for r in expected]
     assert [r.seed for r in found] == [0, 1] and found[0].dev_score != found[1].dev_score
+
+
+def fits_of(kept):
+    """Returns a list that gets the learning rate and the seed of each fit of a `Runner`."""
+    fits, fit = [], kept._fit
+
+    def counted(run, rate, seed, labels):
+        fits.append((rate, seed))
+        return fit(run, rate, seed, labels)
+
+    kept._fit = counted
+    return fits
+
+
+@pytest.mark.parametrize(
+    "first, rates, fits",
+    [
+        ("1e-2,3e-2", "1e-2,3e-1,3e-2", [(3e-1, 0)]),  # the best one stays
+        ("1e-2,3e-2", "3e-2", []),
+        ("3e-1,1e-2", "1e-2,3e-2", [(3e-2, 0), (3e-2, 1)]),  # a new one is the best
+        ("1e-2,3e-2", "3e-1,1e-2", [(3e-1, 0), (1e-2, 0), (1e-2, 1)]),  # the best one is missing
+    ],
+)
+def test_a_search_takes_over_the_trials_of_an_earlier_one(first, rates, fits, tmp_path):
+    settings = dataclasses.replace(TUNED, epochs=3)
+    old, new = (dataclasses.replace(settings, learning_rates=r) for r in (first, rates))
+    (tmp_path / "fresh").mkdir()
+    fresh, kept = runner(tmp_path / "fresh"), runner(tmp_path)
+    wanted = [fresh.run(new, seed) for seed in (0, 1)]
+    for seed in (0, 1):
+        kept.run(old, seed)
+    counted = fits_of(kept)
+    found = [kept.run(new, seed) for seed in (0, 1)]
+    assert counted == fits
+    for a, b in zip(found, wanted, strict=True):
+        assert (a.hash, a.score, a.settings, a.seed) == (b.hash, b.score, b.settings, b.seed)
+        assert [(t["learning_rate"], t["dev_score"]) for t in a.trials] == [
+            (t["learning_rate"], t["dev_score"]) for t in b.trials
+        ]
+        name = kept.result_name(new, a.seed)
+        of_found, of_wanted = (x.kept.examples(name, a.hash) for x in (kept, fresh))
+        assert (of_found["accuracy"][1] == of_wanted["accuracy"][1]).all()
+    assert len(read_results(kept.results)) == 2
+
+
+def test_a_search_with_other_settings_or_a_saved_model_trains(tmp_path):
+    kept = runner(tmp_path)
+    kept.run(dataclasses.replace(TUNED, learning_rates="1e-3"), 0)
+    fits = fits_of(kept)
+    kept.run(dataclasses.replace(TUNED, epochs=2, learning_rates="1e-3,1e-5"), 0)
+    assert fits == [(1e-3, 0), (1e-5, 0)]
+    saving = runner(tmp_path, models=str(tmp_path / "models"))
+    fits = fits_of(saving)
+    run = dataclasses.replace(TUNED, epochs=2, learning_rates="1e-3")
+    saving.run(run, 0)
+    assert fits == [(1e-3, 0)] and saving.model_file(run).is_file()
 
 
 def test_settings_of_an_own_task_are_part_of_the_hash(tmp_path):
