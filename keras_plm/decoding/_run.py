@@ -9,6 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_plm.decoding.without_cache import without_cache
+from keras_plm.files.private_apis import every_layer
 from keras_plm.layers._fused.programs import compiled
 from keras_plm.training.fit import check_outputs
 
@@ -148,7 +149,8 @@ def run(loop, model, inputs, *arrays, cache, **options):
             decoding = reference() if cache else without_cache(reference())
             return loop(decoding, inputs, *arrays, **options)
 
-        loops[key] = compiled(decode, model.variables)
+        built = isinstance(model, keras.Model) and all(x.built for x in every_layer(model))
+        loops[key] = compiled(decode, model.variables, creates_none=built)
     token_ids, scores = (ops.convert_to_numpy(x) for x in loops[key](inputs, *arrays))
     check_outputs(scores[np.isnan(scores)])
     return Decoded(token_ids, scores)

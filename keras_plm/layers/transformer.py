@@ -191,6 +191,8 @@ class TransformerStack(keras.layers.Layer):
             ValueError: If a mask has the wrong shape, the cache has too little room, or there is a
                 `source_cache` without `cross_attention` or the reverse.
         """
+        if not self.blocks:
+            return self._finish([inputs]), cache
         self.blocks[0].check_source(None, source_cache)
         inputs = ops.convert_to_tensor(inputs, dtype=self.compute_dtype)
         check_cache(inputs, cache[0], cache_index)
@@ -198,6 +200,7 @@ class TransformerStack(keras.layers.Layer):
         parts = cache
         if not self.compiled:  # a program has one length
             parts, cache_index = written_part(cache, cache_index, inputs.shape[1])
+            check_cache(inputs, cache[0], cache_index)  # again, if it was a tensor
         keys = parts[0][:, 0]  # (B, S, N, H)
         if padding_mask is not None:
             padding_mask = padding_mask[:, : keys.shape[1]]

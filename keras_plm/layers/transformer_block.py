@@ -420,7 +420,8 @@ class TransformerBlock(keras.layers.Layer):
         Args:
             arrays: Result of `arrays`.
             inputs: (B, T, D).
-            mask, source_mask, cache, cache_index, source_cache: As in `transformer_block`.
+            mask, source_mask: As in `transformer_block`, or results of `mask_for_blocks`.
+            cache, cache_index, source_cache: As in `transformer_block`.
             compiled: If True, the step runs as a program of `torch.compile`.
 
         Returns:

@@ -173,8 +173,8 @@ class GPT(Encoder):
 
         Returns:
             `(memory, state)`. `memory` is a dict of the last token and its position (B,), the mask
-            of the P + U positions (B, P + U), P for each row, and functions with the weights.
-            `state` is the cache, a list of L tensors.
+            of the P + U positions (B, P + U), P for each row, and two functions with the weights of
+            this call. `state` is the cache, a list of L tensors.
         """
         mask = ops.cast(inputs["padding_mask"], "bool")  # (B, P)
         batch, length = mask.shape

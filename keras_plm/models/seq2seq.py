@@ -38,7 +38,8 @@ class EncoderDecoder(FitsBatches, keras.Model):
     methods of a subclass:
 
     - `prefill(inputs, max_new_tokens) -> (memory, state)` reads the source. Both are structures of
-      tensors with the batch first. `memory` is constant; it may have functions for all rows.
+      tensors with the batch first. `memory` is constant. It may also have functions, for all rows,
+      with the weights of this call.
     - `decode_step(token_ids, state, memory, index) -> (logits, state)` computes one more token for
       each row, from (B,) ids to (B, V) logits. `index` counts from 0.
 

@@ -232,10 +232,13 @@ class Runner:
         elif searched is None:
             earlier = EarlierSearch.of(self, run)
             trials, model, log = self._search(run, labels, earlier)
-            if model is None and model_file is None and earlier.chose(trials):
-                return self._take_over(run, earlier, trials)
+            if model is None and earlier.chose(trials):
+                record = self._take_over(run, earlier, trials, model_file)
+                if model_file is None:
+                    return record
             if model is None:
                 model, log = self._fit(run, best_trial(trials)["learning_rate"], 0, labels)
+            started -= earlier.seconds(trials)
             predicted = self._predict(run, model, seed, labels)
         else:
             trials, rate = searched["trials"], best_trial(searched["trials"])["learning_rate"]
@@ -296,17 +299,30 @@ class Runner:
         self.say(f"{run.name} seed {seed}: {score}{kept}{saved}{nothing}")
         return record
 
-    def _take_over(self, run, earlier, trials):
-        """Writes the results of an `EarlierSearch` for a run; returns the record of seed 0."""
+    def _take_over(self, run, earlier, trials, model_file):
+        """Writes the results of an `EarlierSearch` for a run, seed 0 only without a model to save.
+
+        Returns:
+            The record of seed 0; `None` with a model to save.
+        """
         with self.kept.changing():
-            record = earlier.write(self, run, trials)
+            earlier.write(self, run, trials, but=None if model_file is None else 0)
+            if model_file is not None:
+                return None
             kept = self._archive_older(run)
+        record = self.result(run, 0)
         seeds = f"{len(earlier.results)} seed" + ("s" if len(earlier.results) > 1 else "")
         self.say(
             f"{run.name} seed 0: {record.score:.4f} on the evaluation split, from an earlier "
             f"search with the same learning rate ({seeds}){kept}"
         )
         return record
+
+    def seeds_in_folder(self, run: Run) -> list[int]:
+        """Returns the seeds with a result of a run of this name, perhaps of other settings."""
+        start = self.result_name(run, 0).removesuffix("0.json")
+        names = self.kept.names(f"{glob.escape(start)}*.json")
+        return [int(name.removeprefix(start).removesuffix(".json")) for name in names]
 
     def _check(self, run, seed):
         """Raises a ValueError unless run, task and encoder fit together."""
@@ -475,9 +491,9 @@ class Runner:
         Returns:
             A description for the line of progress.
         """
-        said, start = "", self.result_name(run, 0).removesuffix("0.json")
-        for name in self.kept.names(f"{glob.escape(start)}*.json"):
-            seed = int(name.removeprefix(start).removesuffix(".json"))
+        said = ""
+        for seed in self.seeds_in_folder(run):
+            name = self.result_name(run, seed)
             kept = self.kept.archive(name) if self.result(run, seed) is None else None
             if kept is not None:
                 said += f"; the older result is kept as {kept.name}"

@@ -12,13 +12,9 @@ from keras_plm.layers._fused.dense import as_type
 def additive_mask(mask, dtype):
     """Converts a mask to a summand of scores: 0 where it is True, elsewhere a low floor.
 
-    A summand from `mask_for_blocks` stays unchanged.
-
     The floor is finite, because a row of -inf gives NaN, forward and backward. A product replaces
     `where`: Keras would send both numbers of `where` to torch's GPU as tensors and wait.
     """
-    if "float" in keras.backend.standardize_dtype(mask.dtype):
-        return as_type(mask, dtype)
     floor = -3e4 if keras.backend.standardize_dtype(dtype) == "float16" else -1e30
     return ops.cast(ops.logical_not(mask), dtype) * floor
 
@@ -38,20 +34,27 @@ def mask_for_blocks(mask, dtype):
     return additive_mask(mask, dtype)
 
 
+def _summand(mask, dtype):
+    """Returns the summand of a mask, which on torch may be one of `mask_for_blocks` already."""
+    ready = keras.backend.backend() == "torch" and mask.dtype.is_floating_point
+    return as_type(mask, dtype) if ready else additive_mask(mask, dtype)
+
+
 def scaled_scores(query, key, mask=None):
     """Computes scaled dot-product scores, with masked positions at the floor.
 
     Args:
         query: (B, N, T, H).
         key: (B, N, S, H).
-        mask: Boolean, broadcastable to (B, N, T, S), True where t may attend to s; or `None`.
+        mask: Broadcastable to (B, N, T, S), True where t may attend to s; `None`; or the result of
+            `mask_for_blocks`.
 
     Returns:
         (B, N, T, S).
     """
     scale = query.shape[-1] ** -0.5
     if mask is not None:
-        mask = additive_mask(mask, query.dtype)
+        mask = _summand(mask, query.dtype)
     if mask is None or keras.backend.backend() != "torch":
         query = query * ops.cast(scale, query.dtype)
         scores = ops.matmul(query, ops.swapaxes(key, 2, 3))
@@ -75,7 +78,8 @@ def fused_attention(query, key, value, mask=None, dropout_rate=0.0):
     Args:
         query: (B, T, N, H).
         key, value: (B, S, N, H).
-        mask: Boolean, broadcastable to (B, N, T, S), True where t may attend to s; or `None`.
+        mask: Broadcastable to (B, N, T, S), True where t may attend to s; `None`; or the result of
+            `mask_for_blocks`.
         dropout_rate: Fraction of the attention weights to drop, see `kernel_drops`.
 
     Returns:
@@ -90,7 +94,7 @@ def fused_attention(query, key, value, mask=None, dropout_rate=0.0):
 
     if mask is not None:
         # Keras would copy queries, keys, values and a mask of full size first.
-        mask = additive_mask(mask, query.dtype)
+        mask = _summand(mask, query.dtype)
     query, key, value = (x.transpose(1, 2) for x in (query, key, value))
     attend = torch.nn.functional.scaled_dot_product_attention
     return attend(query, key, value, attn_mask=mask, dropout_p=dropout_rate).transpose(1, 2)
@@ -148,7 +152,7 @@ def _full_float32():
 
 
 def written_part(caches, index, steps):
-    """Returns the part of caches that has keys and values after the next steps.
+    """Returns the part of caches up to the last of the next steps.
 
     Attention then reads no empty positions. Only torch on a CPU has such a part: a GPU would wait
     for the number, and programs of JAX and TensorFlow have fixed shapes.

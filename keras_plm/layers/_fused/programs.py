@@ -94,12 +94,14 @@ def _program(function, settings):
     return torch.compile(function, fullgraph=True, **(alone if known else {}))
 
 
-def compiled(function, variables):
+def compiled(function, variables, creates_none=False):
     """Compiles a function of tensors that reads `variables`, if the backend compiles.
 
     Args:
         function: A function of tensors that returns a structure of tensors and changes no variable.
         variables: All Keras variables that it reads.
+        creates_none: Whether the function creates no variables. torch then uses its inference mode,
+            whose tensors cannot be trained.
 
     Returns:
         A function of NumPy arrays or tensors. Its results have no gradient.
@@ -120,6 +122,4 @@ def compiled(function, variables):
         return tf.function(function)
     import torch
 
-    if not variables:  # the function may create them, and training needs their gradients
-        return torch.no_grad()(function)
-    return torch.inference_mode()(function)
+    return (torch.inference_mode if creates_none else torch.no_grad)()(function)

@@ -277,9 +277,23 @@ class Unbuilt(keras.Model):
         return self.score(keras.ops.one_hot(inputs["target_ids"], V))
 
 
+class PartlyBuilt(Unbuilt):
+    """A model that creates some of its weights at its first call."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = keras.layers.Dense(V)
+        self.first.build((None, V))
+
+    def call(self, inputs):
+        return self.first(super().call(inputs))
+
+
 @pytest.mark.skipif(keras.backend.backend() != "torch", reason="only torch has inference tensors")
 @pytest.mark.backend_neutral
-@pytest.mark.parametrize("make, cache", [(Unbuilt, False), (MODELS["transformer"], True)])
+@pytest.mark.parametrize(
+    "make, cache", [(Unbuilt, False), (PartlyBuilt, False), (MODELS["transformer"], True)]
+)
 def test_a_model_trains_after_decoding(make, cache):
     model, targets = make(), np.full((B, 3), 4)
     greedy(model, INPUTS, START, END, max_new_tokens=2, cache=cache)

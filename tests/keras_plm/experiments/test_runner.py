@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import json
 
 import numpy as np
 import pytest
@@ -99,6 +100,7 @@ def test_a_search_takes_over_the_trials_of_an_earlier_one(first, rates, fits, tm
         name = kept.result_name(new, a.seed)
         of_found, of_wanted = (x.kept.examples(name, a.hash) for x in (kept, fresh))
         assert (of_found["accuracy"][1] == of_wanted["accuracy"][1]).all()
+    assert found[0].seconds >= round(sum(t["seconds"] for t in found[0].trials), 1) - 0.1
     assert len(read_results(kept.results)) == 2
 
 
@@ -108,11 +110,52 @@ def test_a_search_with_other_settings_or_a_saved_model_trains(tmp_path):
     fits = fits_of(kept)
     kept.run(dataclasses.replace(TUNED, epochs=2, learning_rates="1e-3,1e-5"), 0)
     assert fits == [(1e-3, 0), (1e-5, 0)]
+
+
+SHORT, LONG = (dataclasses.replace(TUNED, learning_rates=rates) for rates in ("1e-3", "1e-3,1e-9"))
+
+
+def test_a_taken_over_search_saves_a_model(tmp_path):
+    kept = runner(tmp_path)
+    for seed in (0, 1):
+        kept.run(SHORT, seed)
     saving = runner(tmp_path, models=str(tmp_path / "models"))
     fits = fits_of(saving)
-    run = dataclasses.replace(TUNED, epochs=2, learning_rates="1e-3")
-    saving.run(run, 0)
-    assert fits == [(1e-3, 0)] and saving.model_file(run).is_file()
+    for seed in (0, 1):
+        saving.run(LONG, seed)
+    assert fits == [(1e-9, 0), (1e-3, 0)] and saving.model_file(LONG).is_file()
+
+
+def test_a_stopped_takeover_continues(tmp_path):
+    kept = runner(tmp_path)
+    for seed in (0, 1, 3):
+        kept.run(SHORT, seed)
+    write, written = kept.kept.write, []
+
+    def stopped(name, record, examples):
+        if written:
+            raise OSError
+        written.append(write(name, record, examples))
+
+    kept.kept.write = stopped
+    with pytest.raises(OSError):
+        kept.run(LONG, 0)
+    kept.kept.write, fits = write, fits_of(kept)
+    kept.run(LONG, 0)
+    assert fits == [(1e-9, 0)]
+    assert all(kept.result(LONG, seed) is not None for seed in (0, 1, 3))
+
+
+def test_a_damaged_older_record_is_archived(tmp_path):
+    kept = runner(tmp_path)
+    kept.run(SHORT, 0)
+    path = kept.path(SHORT, 0)
+    record = json.loads(path.read_text())
+    del record["settings"]["train_limit"]
+    path.write_text(json.dumps(record | {"hash": "other"}))
+    fits = fits_of(kept)
+    kept.run(LONG, 0)
+    assert fits == [(1e-3, 0), (1e-9, 0)]
 
 
 def test_settings_of_an_own_task_are_part_of_the_hash(tmp_path):

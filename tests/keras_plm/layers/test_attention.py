@@ -139,6 +139,11 @@ def test_half_precision_scores_are_near_float32_without_nan(name, policy):
     np.testing.assert_allclose(actual[1][1], 1 / S, atol=1e-3)  # a text with only padding
 
 
+def test_a_mask_of_numbers_is_not_added_to_scores():
+    weights = masked_softmax(np.zeros((1, 3), "float32"), np.array([[1.0, 1.0, 0.0]]))
+    assert_close(weights, np.array([[0.5, 0.5, 0.0]]))
+
+
 def test_worked_example_of_bahdanau():
     # Equations 5 and 6 with energies (0, 0, ln 2) and annotations (1, 0), (0, 1), (1, 1).
     annotations = np.array([[[1, 0], [0, 1], [1, 1]]], "float32")

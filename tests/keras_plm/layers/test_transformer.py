@@ -378,6 +378,10 @@ def test_stack_with_source_cache_equals_without(pre_norm):
     [
         ({"source_cache": None}, "needs a `source`"),
         ({"cache_index": 4}, "must have room"),
+        *(
+            ({"cache_index": keras.ops.convert_to_tensor(i, dtype="int32")}, "must have room")
+            for i in ((4, -1) if keras.backend.backend() == "torch" else ())
+        ),
         ({"padding_mask": np.ones((B, 5), bool)}, "must have the shape"),
         ({"source_mask": np.ones((B, 8), bool)}, "must have the shape"),
     ],

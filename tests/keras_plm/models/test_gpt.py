@@ -120,6 +120,14 @@ def test_half_precision_decodes_with_cache_as_without():
     np.testing.assert_allclose(with_cache.scores, without.scores, atol=0.3)
 
 
+def test_a_gpt_without_blocks_decodes():
+    model = GPT(17, 0, 2, hidden_dim=10, intermediate_dim=40, dropout=0.0)
+    options = {"start_token_id": 0, "stop_token_ids": -1, "max_new_tokens": 3}
+    with_cache = decoding.greedy(model, packed(), **options)
+    without = decoding.greedy(model, packed(), **options, cache=False)
+    assert (with_cache.token_ids == without.token_ids).all()
+
+
 @pytest.mark.full
 def test_beam_scores_equal_log_probabilities_of_their_texts():
     model = gpt()
