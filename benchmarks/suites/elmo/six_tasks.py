@@ -16,7 +16,7 @@ from benchmarks.suites.elmo import features
 from benchmarks.suites.elmo.features import OPTIONS, Limited, cells, shown
 from benchmarks.suites.features_or_fine_tuning import difference_of, tiny_encoder
 from benchmarks.suites.minilm import ENCODER as MINILM
-from benchmarks.suites.minilm import SEEN
+from benchmarks.suites.minilm import SEEN, Released
 from benchmarks.suites.registry import Suite, no_figures
 from keras_plm.checkpoints.packages import model_name
 from keras_plm.experiments.config import Run
@@ -161,7 +161,8 @@ def _other_encoders(folder):
     with contextlib.suppress(NoResult):
         of_minilm = read_results(theirs)
     chosen = [r for r in read_results(folder) if _is_frozen(r) or r["method"] == "fine_tune"]
-    whole = [r for r in of_minilm if r["run"] == Run().name and not r["settings"]["train_limit"]]
+    tuned = Run(precision=Released.precision).name
+    whole = [r for r in of_minilm if r["run"] == tuned and not r["settings"]["train_limit"]]
     for results, place in ((chosen, folder), (whole, theirs)):
         kept = ResultFolder(place)
         for r in results:
