@@ -36,11 +36,9 @@ def mask_for_blocks(mask, dtype):
 
 def _summand(mask, dtype):
     """Returns the summand of a mask, which on torch may be one of `mask_for_blocks` already."""
-    if keras.backend.backend() == "torch" and "float" in keras.backend.standardize_dtype(
-        mask.dtype
-    ):
-        return as_type(mask, dtype)
-    return additive_mask(mask, dtype)
+    floats = "float" in keras.backend.standardize_dtype(mask.dtype)
+    ready = floats and keras.backend.backend() == "torch"
+    return as_type(mask, dtype) if ready else additive_mask(mask, dtype)
 
 
 def scaled_scores(query, key, mask=None):
