@@ -279,7 +279,7 @@ def _summary(found, kept):
 
 
 def brief(folder):
-    """Returns the short table for README: scores of some tasks with their 95 % intervals."""
+    """Returns the short table for README: the complete rows, with their 95 % intervals."""
     found, kept = read(folder), ResultFolder(folder)
     text = [f"| | {' | '.join(BRIEF_TASKS.values())} |", "|---|" + "---:|" * len(BRIEF_TASKS)]
     for name, row in BRIEF_ROWS.items():
@@ -293,7 +293,7 @@ def brief(folder):
             choice = with_examples(choice, kept)
             note = f" ({choice.name})" if row is None else ""
             cells.append(interval(choice, *resampled_scores([choice])) + note)
-        if any(cells):
+        if all(cells):
             text.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(text) + "\n"
 
