@@ -89,7 +89,7 @@ def check_probes(encoder, data, cache, out, progress, feature_gb=8.0):
         run = Run("features", layers="last", train_limit=limit)
         method, head = run.build(run.grid[0], 0), run.head(runner.task)
         parts = runner.train_examples(run), runner.dev_examples(run)
-        stores = [runner.features(run, 0, part) for part in parts]
+        stores = [runner.features.of(run, 0, part) for part in parts]
         labels, metric = head.labels_of(parts[0]), next(iter(runner.task.metrics.values()))
         rates = {choice: [float(r) for r in LINEAR_RATES.split(",")] for choice in LAYERS}
         begun, together = time.monotonic(), {}

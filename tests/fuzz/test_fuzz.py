@@ -44,7 +44,7 @@ NOT_FUZZED = {
     "keras_plm/checkpoints/elmo.py:_write": "the hash of what it replaces",
     "keras_plm/experiments/environment.py:peak_memory_mb": "/proc",
     "keras_plm/experiments/pretraining/resumable_fit.py:__init__": "the seconds of an own run",
-    "keras_plm/experiments/runner/runner.py:_hash_in": "the hash of an own model",
+    "keras_plm/experiments/runner/saved_model.py:hash_in": "the hash of an own model",
     "keras_plm/files/locks.py:_holder": "who writes, for an error",
     "keras_plm/files/opening.py:__init__": "what is compressed, in other cases",
     "keras_plm/files/writing.py:_with_reader": "a pipe to write to",

@@ -38,7 +38,7 @@ class CommonFit:
         method, head = run.build(run.grid[0], seed), run.head(runner.task)
         if method.reader != "linear":
             return False
-        store = runner.features(run, seed, runner.train_examples(run))
+        store = runner.features.of(run, seed, runner.train_examples(run))
         return can_probe(method, head, labels, store)
 
     def fit(self, run, seed, labels, searched):
@@ -57,7 +57,7 @@ class CommonFit:
             FloatingPointError: If training diverges with every learning rate.
         """
         runner = self.runner
-        stores = [runner.features(run, seed, part) for part in runner.all_examples(run)]
+        stores = [runner.features.of(run, seed, part) for part in runner.all_examples(run)]
         begun = time.monotonic()
         if (run, seed) not in self._trained:
             self._fit(run, seed, labels, stores)

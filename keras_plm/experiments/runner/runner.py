@@ -10,7 +10,6 @@ import functools
 import glob
 import os
 import time
-import zipfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,31 +25,21 @@ from keras_plm.data.task import Example, Task
 from keras_plm.datasets.tasks import TASKS
 from keras_plm.experiments.config import Run
 from keras_plm.experiments.environment import environment, peak_memory_mb, reset_peak_memory
-from keras_plm.experiments.flags import policy
 from keras_plm.experiments.results import Record, ResultFolder, result_hash, result_name
 from keras_plm.experiments.runner.common_fit import CommonFit
-from keras_plm.experiments.runner.extended_search import EarlierSearch
-from keras_plm.experiments.runner.trials import (
-    best_score,
-    best_trial,
-    diverged,
-    line_about,
-    trial_of,
-)
+from keras_plm.experiments.runner.costs import curve, flops
+from keras_plm.experiments.runner.features import Features
+from keras_plm.experiments.runner.saved_model import hash_in, save_model
+from keras_plm.experiments.runner.search import EarlierSearch, search
+from keras_plm.experiments.runner.trials import best_trial
 from keras_plm.experiments.statistics import F1S, summands
 from keras_plm.files.arguments import check_number
 from keras_plm.files.disk_space import try_to_write
 from keras_plm.files.fingerprint import fingerprint
-from keras_plm.files.writing import replacing
 from keras_plm.heads import Tagger
-from keras_plm.heads.encoded import check_word_vectors
 from keras_plm.training.distribution import Distribution, distribute
 from keras_plm.training.resume import set_seed
-from keras_plm.transfer import FeatureStore, clone
 from keras_plm.transfer.feature_store import fitting
-from keras_plm.transfer.probing.probes import Probe
-
-TRAINING = 3  # operations of a training step, in forward passes: one forward, two backward
 
 
 @dataclasses.dataclass
@@ -112,8 +101,8 @@ class Runner:
         self.examples = {
             split: self.task.read(self.data, split) for split in ("train", "dev", "test")
         }
-        self._stores, self._words, self._joined, self._limited = {}, {}, {}, {}
-        self._common_fit = CommonFit(self)
+        self._joined, self._limited = {}, {}
+        self.features, self._common_fit = Features(self), CommonFit(self)
         self.scheme = None
         if issubclass(self.task.head, Tagger):
             every = [example for part in self.examples.values() for example in part]
@@ -171,18 +160,10 @@ class Runner:
         """Returns a hash of data and weights, with those of word vectors."""
         parts = [self._data_and_weights]
         if run.words:
-            parts.append(self._word_vectors(run)[1])
+            parts.append(self.features.word_vectors(run)[1])
         if run.document_tokens:  # the groups are the documents
             parts.append([[example.group for example in e] for e in self.examples.values()])
         return fingerprint(parts) if len(parts) > 1 else parts[0]
-
-    def _word_vectors(self, run):
-        """Returns `(encoder, hash)` of a run's word vectors, read once."""
-        if run.words not in self._words:
-            words, _ = keras_plm.load(run.words, dtype="float32")
-            check_word_vectors(words)
-            self._words[run.words] = words, fingerprint(words)
-        return self._words[run.words]
 
     def run(self, run: Run, seed: int) -> Record:
         """Runs a configuration unless its result exists, and returns the `Record`.
@@ -198,7 +179,7 @@ class Runner:
 
         def done():
             found = self.result(run, seed)
-            saved = model_file is None or _hash_in(model_file) == self.key(run, seed)
+            saved = model_file is None or hash_in(model_file) == self.key(run, seed)
             return found if saved else None
 
         if (found := done()) is not None:
@@ -219,9 +200,9 @@ class Runner:
         reset_peak_memory()
         if run.reads_features:  # before the clock, because several runs read them
             for part in self.all_examples(run):
-                self.features(run, seed, part)
+                self.features.of(run, seed, part)
                 if run.words:
-                    self._word_store(run, part)
+                    self.features.of_words(run, part)
         started = time.monotonic()
         set_seed(seed)
         labels = self._labels
@@ -231,18 +212,18 @@ class Runner:
             log = model.log
         elif searched is None:
             earlier = EarlierSearch.of(self, run)
-            trials, model, log = self._search(run, labels, earlier)
+            trials, model, log = search(self, run, labels, earlier)
             if model is None and earlier.chose(trials):
-                record = self._take_over(run, earlier, trials, model_file)
+                earlier.take_over(self, run, trials, seed_0=model_file is None)
                 if model_file is None:
-                    return record
+                    return self.result(run, 0)
             if model is None:
-                model, log = self._fit(run, best_trial(trials)["learning_rate"], 0, labels)
+                model, log = self.fit(run, best_trial(trials)["learning_rate"], 0, labels)
             started -= earlier.seconds(trials)
             predicted = self._predict(run, model, seed, labels)
         else:
             trials, rate = searched["trials"], best_trial(searched["trials"])["learning_rate"]
-            model, log = self._fit(run, rate, seed, labels)
+            model, log = self.fit(run, rate, seed, labels)
             predicted = self._predict(run, model, seed, labels)
         truth = [example.label for example in self.examples["test"]]
         scores = {name: float(m(truth, predicted)) for name, m in self.task.metrics.items()}
@@ -269,22 +250,20 @@ class Runner:
             peak_mb=round(peak_memory_mb()),
             hash=self.key(run, seed),
             inputs=self._inputs(run),
+            flops=flops(self, run, log["learned_weights"]),
             **self._of_method(run, model, log),
             **environment(),
         )
         saved = ""
         if model_file is not None:
-            with replacing(model_file, ".keras") as temporary:
-                self._whole(run, model, record.learning_rate, seed, labels).save(temporary)
-                with zipfile.ZipFile(temporary, "a") as archive:
-                    archive.comment = record.hash.encode()
+            save_model(self, run, model, record, labels, model_file)
             size = model_file.stat().st_size / 1e6
             part = " with its frozen encoder" if run.reads_features else ""
             saved = f"; the model{part} is {model_file} ({size:,.1f} MB)"
         parts = {name: summands(m, truth, predicted) for name, m in self.task.metrics.items()}
         parts = {name: part for name, part in parts.items() if part is not None}
         with self.kept.changing():  # no other process writes a seed of other settings
-            kept = self._archive_older(run)
+            kept = self.archive_older(run)
             self.kept.write(self.result_name(run, seed), record, parts)
         nothing = ""
         if record.score < 0.01 and parts.get(next(iter(scores)), ("",))[0] in F1S:
@@ -297,25 +276,6 @@ class Runner:
         others = [f"{name} {record.metrics[name]:.4f}" for name in list(record.metrics)[1:]]
         score += f" ({', '.join(others)})" if others else ""
         self.say(f"{run.name} seed {seed}: {score}{kept}{saved}{nothing}")
-        return record
-
-    def _take_over(self, run, earlier, trials, model_file):
-        """Writes the results of an `EarlierSearch` for a run, seed 0 only without a model to save.
-
-        Returns:
-            The record of seed 0; `None` with a model to save.
-        """
-        with self.kept.changing():
-            earlier.write(self, run, trials, but=None if model_file is None else 0)
-            if model_file is not None:
-                return None
-            kept = self._archive_older(run)
-        record = self.result(run, 0)
-        seeds = f"{len(earlier.results)} seed" + ("s" if len(earlier.results) > 1 else "")
-        self.say(
-            f"{run.name} seed 0: {record.score:.4f} on the evaluation split, from an earlier "
-            f"search with the same learning rate ({seeds}){kept}"
-        )
         return record
 
     def seeds_in_folder(self, run: Run) -> list[int]:
@@ -352,41 +312,14 @@ class Runner:
 
     def _of_method(self, run, model, log):
         """Returns the keys of a record that depend on whether the run trains the encoder."""
-        flops = self._flops(run, log["learned_weights"])
         if run.reads_features:
-            mixes = model.mixing_weights() or None
-            return {"encoder_passes": 1, "mixes": mixes, "flops": flops}
+            return {"encoder_passes": 1, "mixes": model.mixing_weights() or None}
         count = self.distribution.num_devices
         return {
             "encoder_passes": run.epochs,
-            "flops": flops,
-            "curve": _curve(log),
+            "curve": curve(log),
             "devices": count if count > 1 else None,
         }
-
-    def _flops(self, run, learned_weights):
-        """Returns the `flops` of a record, estimated from the numbers of weights and tokens."""
-        encoder = sum(
-            int(np.prod(weight.shape))
-            for weight in self.pretrained.weights
-            if len(weight.shape) > 1 and "embedding" not in weight.path
-        )
-        trained = learned_weights if run.reads_features else encoder
-        frozen = encoder if run.reads_features else 0
-        tokens = self._count_tokens(self.train_examples(run))
-        return 2 * tokens * (frozen + TRAINING * run.epochs * trained)
-
-    def _count_tokens(self, examples):
-        """Returns the number of tokens in all texts of examples."""
-        texts = [
-            text if isinstance(text, str) else " ".join(text)
-            for example in examples
-            for text in (example.text, example.pair, *(example.choices or ()))
-            if text is not None
-        ]
-        if hasattr(self.tokenizer, "encode"):
-            return int(self.tokenizer.encode(texts).lengths.sum())
-        return sum(len(text.split()) for text in texts)
 
     @functools.cached_property
     def _labels(self):
@@ -426,66 +359,11 @@ class Runner:
         """Announces pairs of run and seed that follow, see `CommonFit`."""
         self._common_fit.plan(todo)
 
-    def _whole(self, run, model, rate, seed, labels):
-        """Returns the trained head; a task network on features gets its frozen encoder."""
-        if not run.reads_features:
-            return model
-        encoder = self._encoder(run, seed)
-        if isinstance(model, Probe):
-            layers = len(encoder.output["layers"])
-            model = model.task_network(run.head(self.task), labels, layers, run.dropout)
-        return run.build(rate, seed).model(
-            encoder,
-            run.head(self.task),
-            labels,
-            fitting(self.tokenizer, encoder),
-            model,
-            self.train_examples(run),
-            self._word_vectors(run)[0] if run.words else None,
-        )
-
-    def _search(self, run, labels, earlier):
-        """Searches the learning rates with seed 0.
-
-        Args:
-            run: The `Run`.
-            labels: The labels.
-            earlier: An `EarlierSearch`, whose trials it takes over.
-
-        Returns:
-            `(trials, model, log)`: a trial for each rate, and model and log of the best one, or
-            `None` if its trial is an earlier one. The trial of a rate that diverges has no score,
-            and is not the best.
-
-        Raises:
-            FloatingPointError: If training diverges with every rate.
-        """
-        trials, best, best_log = [], None, None
-        for rate in run.grid:
-            if (known := earlier.trial(rate)) is not None:
-                if known["dev_score"] is not None and known["dev_score"] > best_score(trials):
-                    best, best_log = None, None
-                trials.append(known)
-                self.say(f"{line_about(run, known)}, from an earlier search")
-                continue
-            begun = time.monotonic()
-            try:
-                model, log = self._fit(run, rate, 0, labels)
-            except FloatingPointError as error:
-                log = {"dev_score": None, "error": str(error)}
-            if log["dev_score"] is not None and log["dev_score"] > best_score(trials):
-                best, best_log = model, log  # the first of equals, like `max`
-            trials.append(trial_of(rate, log, round(time.monotonic() - begun, 1)))
-            self.say(line_about(run, trials[-1]))
-        if all(trial["dev_score"] is None for trial in trials):
-            raise diverged(run, trials)
-        return trials, best, best_log
-
     def result(self, run: Run, seed: int) -> Record | None:
         """Returns the stored `Record` if its configuration, data and weights match."""
         return self.kept.done(self.result_name(run, seed), self.key(run, seed))
 
-    def _archive_older(self, run):
+    def archive_older(self, run: Run) -> str:
         """Archives results of all seeds with other settings, data or weights.
 
         Returns:
@@ -499,19 +377,8 @@ class Runner:
                 said += f"; the older result is kept as {kept.name}"
         return said
 
-    def _encoder(self, run, seed):
-        """Returns the encoder of a run, pre-trained or randomly initialised, in its precision."""
-        fresh = run.method in ("scratch", "randomly_initialised")
-        dtype = "float32" if run.reads_features else policy(run.precision)
-        if fresh:
-            set_seed(seed)
-            config = {**self.pretrained.get_config(), "dtype": dtype}
-            return type(self.pretrained).from_config(config)
-        if dtype == self.pretrained.dtype_policy.name:
-            return self.pretrained
-        return clone(self.pretrained, dtype=dtype)
-
-    def _fit(self, run, rate, seed, labels):
+    def fit(self, run: Run, rate: float, seed: int, labels: Sequence[Any] | None) -> tuple:
+        """Trains a run with a learning rate; returns the model and the log of its training."""
         method, metric = run.build(rate, seed), next(iter(self.task.metrics.values()))
         train, dev = self.train_examples(run), self.dev_examples(run)
         shown = (
@@ -520,16 +387,16 @@ class Runner:
             else []
         )
         if run.reads_features:
-            stores = [self.features(run, seed, part) for part in (train, dev)]
+            stores = [self.features.of(run, seed, part) for part in (train, dev)]
             word_stores = (
-                [self._word_store(run, part) for part in (train, dev)] if run.words else None
+                [self.features.of_words(run, part) for part in (train, dev)] if run.words else None
             )
             network, log = method.fit_reader(
                 run.head(self.task), stores, train, dev, labels, metric, shown, words=word_stores
             )
             return network, log | {"feature_bytes": sum(store.array.nbytes for store in stores)}
         model = method.fit(
-            self._encoder(run, seed),
+            self.features.encoder(run, seed),
             run.head(self.task),
             self.tokenizer,
             train,
@@ -548,38 +415,12 @@ class Runner:
         examples = read["test"]
         if run.reads_features:
             method = run.build(run.grid[0], seed)
-            store = self.features(run, seed, examples)
-            word_stores = self._word_store(run, examples) if run.words else None
+            store = self.features.of(run, seed, examples)
+            word_stores = self.features.of_words(run, examples) if run.words else None
             predicted = method.predict(run.head(self.task), model, store, labels, word_stores)
         else:
             predicted = model.predict(examples)
         return predicted if counts is None else part_sentences(predicted, counts["test"])
-
-    def features(self, run: Run, seed: int, examples: Sequence[Example]) -> FeatureStore:
-        """Returns the features of some examples, extracted once for all choices of layers."""
-        pool = run.build(run.grid[0], seed).store_pool(run.head(self.task))
-        key = (run.method, seed if run.method == "randomly_initialised" else 0, pool, id(examples))
-        if key not in self._stores:
-            encoder = self._encoder(run, seed)
-            self._stores[key] = (
-                FeatureStore.build(
-                    self.store, encoder, self.tokenizer, examples, pool, self.feature_gb
-                ),
-                examples,  # stored to keep its id unique
-            )
-        return self._stores[key][0]
-
-    def _word_store(self, run, examples):
-        """Returns the word vectors of some examples, next to their features."""
-        words, state = self._word_vectors(run)
-        key = (state, id(examples))
-        if key not in self._stores:
-            pool = run.build(run.grid[0], 0).store_pool(run.head(self.task))
-            store = FeatureStore.build_words(
-                self.store, words, self.pretrained, self.tokenizer, examples, self.feature_gb, pool
-            )
-            self._stores[key] = store, examples
-        return self._stores[key][0]
 
     def say(self, line: str) -> None:
         """Passes a line of text to `progress`."""
@@ -627,18 +468,3 @@ def _own_settings(task):
 
     known = TASKS.get(task.name)
     return [] if known is not None and settings(known) == settings(task) else [settings(task)]
-
-
-def _hash_in(model_file):
-    """Returns the hash of the result in a saved model, or `None`."""
-    try:
-        with zipfile.ZipFile(model_file) as archive:
-            return archive.comment.decode(errors="replace")
-    except (OSError, zipfile.BadZipFile):
-        return None
-
-
-def _curve(log):
-    """Returns the scores on the dev set by update."""
-    updates = [log["steps_per_epoch"] * (i + 1) for i in range(len(log["dev_scores"]))]
-    return {"updates": updates, "dev_scores": log["dev_scores"]}

@@ -62,13 +62,13 @@ def test_a_later_seed_first_runs_seed_0(run, tmp_path):
 
 def fits_of(kept):
     """Returns a list that gets the learning rate and the seed of each fit of a `Runner`."""
-    fits, fit = [], kept._fit
+    fits, fit = [], kept.fit
 
     def counted(run, rate, seed, labels):
         fits.append((rate, seed))
         return fit(run, rate, seed, labels)
 
-    kept._fit = counted
+    kept.fit = counted
     return fits
 
 

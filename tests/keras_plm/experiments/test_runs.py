@@ -23,6 +23,7 @@ from keras_plm.experiments.config import ALWAYS, Run
 from keras_plm.experiments.predict import open_model
 from keras_plm.experiments.results import SEEDS, folders_below, result_hash, result_name
 from keras_plm.experiments.runner import Runner
+from keras_plm.experiments.runner.costs import flops
 from keras_plm.metrics import accuracy
 from keras_plm.models import BERT, WordVectors
 from keras_plm.tokenizers import WordPiece
@@ -309,7 +310,7 @@ def test_first_of_equal_trials_is_selected(encoder, table, tmp_path, monkeypatch
         scored.append(model)
         return [example.label for example in self.examples["test"]]
 
-    monkeypatch.setattr(Runner, "_fit", fit)
+    monkeypatch.setattr(Runner, "fit", fit)
     monkeypatch.setattr(Runner, "_predict", predict)
     assert main([*flags, "--seeds", "1", "--train-limit", "20"]) == 0
     assert scored == [1e-5]
@@ -528,5 +529,5 @@ def test_flops_follow_from_weights_and_tokens():
     )
     matrices = layers * (4 * width**2 + 2 * width * inner) + width**2  # and the pooler
     tuned, read = Run(epochs=5), Run(method="features", epochs=5)
-    assert runner._flops(tuned, 999) == 2 * tokens * 3 * 5 * matrices
-    assert runner._flops(read, 18) == 2 * tokens * (matrices + 3 * 5 * 18)
+    assert flops(runner, tuned, 999) == 2 * tokens * 3 * 5 * matrices
+    assert flops(runner, read, 18) == 2 * tokens * (matrices + 3 * 5 * 18)
