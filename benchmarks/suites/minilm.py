@@ -135,7 +135,13 @@ class Released:
         )
 
     def trained(self, task, rates="", **fields):
-        """Returns the `Run` that trains the encoder, by default the pre-trained one."""
+        """Returns the `Run` that trains the encoder, by default the pre-trained one.
+
+        Args:
+            task: Name of the task.
+            rates: Learning rates, by default those of the task.
+            **fields: Other fields of the `Run`.
+        """
         of_task = dict(self.tasks)[task]
         names = ("epochs", "train_limit", "dev_limit")
         return Run(

@@ -116,8 +116,8 @@ def test_half_precision_decodes_with_cache_as_without():
     options = {"start_token_id": 0, "stop_token_ids": -1, "max_new_tokens": 6}
     with_cache = decoding.greedy(model, packed(), **options)
     without = decoding.greedy(model, packed(), **options, cache=False)
-    assert (with_cache.token_ids[:, 0] == without.token_ids[:, 0]).all()
-    np.testing.assert_allclose(with_cache.scores, without.scores, atol=0.3)
+    assert (with_cache.token_ids == without.token_ids).all()
+    np.testing.assert_allclose(with_cache.scores, without.scores, atol=0.02)
 
 
 def test_a_gpt_without_blocks_decodes():
