@@ -65,6 +65,40 @@ def test_readme_repeats_the_numbers_of_the_claims():
         assert f"| {numbers} |" in claims, numbers
 
 
+# Decimal numbers of the text without a table, and their sources.
+WITHOUT_TABLE = {
+    "devices.md": "2.11 0.11",  # versions of torch and JAX
+    "elmo.md": "41.9 23.0 55.8 "  # dev scores of single epochs: `trials` in the records
+    "0.37 0.40 0.41 0.44 0.48 0.55 0.56 "  # learned weights of layers: `mixes` in the records
+    "21.9",  # a difference in `sample_efficiency`
+    "minilm.md": "68.4 52.7",  # fractions of the most frequent label
+    "speed.md": "7.6 13.5 9.3 11.7 "  # ratios of `seconds` in the files of `speed`
+    "2.84",  # `benchmarks/results/disturbed`
+    "translation.md": "28.0 31.4",  # single seeds of `seq2seq_long`
+    "README.md": "3.11 3.12 3.13",  # versions of Python
+}
+
+
+@pytest.mark.parametrize("page", [*pages.PAGES.glob("*.md"), pages.README], ids=lambda p: p.name)
+def test_numbers_of_the_text_stand_in_a_table(page):
+    """The table is on the page, on a page that it links to, or among the claims."""
+    decimal = re.compile(r"(?<![\w./])\d+(?:,\d{3})*\.\d+(?![\w.]*\d)")
+
+    def tables_and_text(path):
+        tables = re.compile(r"<!-- (\S+) -->\n.*?<!-- end of \1 -->", re.DOTALL)
+        text = path.read_text()
+        return "".join(m[0] for m in tables.finditer(text)), tables.sub("", text)
+
+    tables, text = tables_and_text(page)
+    links = {(page.parent / name).resolve() for name in re.findall(r"\]\(([^)#]+\.md)", text)}
+    for path in links & {path.resolve() for path in pages.PAGES.glob("*.md")}:
+        tables += tables_and_text(path)[0]
+    tables += (ROOT / "benchmarks" / "results" / "claims.md").read_text()
+    text = re.sub(r"```.*?```|https?://\S+|arXiv \S+", "", text, flags=re.DOTALL)
+    without = set(decimal.findall(text)) - set(decimal.findall(tables))
+    assert without == set(WITHOUT_TABLE.get(page.name, "").split())
+
+
 @pytest.fixture
 def small_docs(tmp_path, monkeypatch):
     """Two small pages and a README."""
