@@ -120,25 +120,32 @@ def label_names(examples: Sequence[Example]) -> list[Any]:
         A list of distinct labels.
 
     Raises:
-        ValueError: If a label is a number in one example and the same string in another.
+        ValueError: If labels are of several kinds: strings, numbers, and True or False.
 
     >>> label_names([Example(["a", "b"], ["I-X", "O"]), Example(["c"], ["B-X"])])
     ['O', 'B-X', 'I-X']
     """
     examples = as_examples(examples)
-    found = set()
-    for example in examples:
-        label = example.label
-        found.update(label if isinstance(label, (list, tuple)) else [label])
-    twice = next((name for name in found if not isinstance(name, str) and str(name) in found), None)
-    if twice is not None:
-        places = [e.where for e in examples if e.where and e.label in (twice, str(twice))]
-        raise ValueError(
-            (f"{places[0]}: " if places else "")
-            + "A label must be a number in all examples, or a string in all. "
-            f"Received: both {twice!r} and {str(twice)!r}"
-        )
+    found, of_kind = set(), {}
+    for i, example in enumerate(examples):
+        listed = isinstance(example.label, (list, tuple))
+        for name in example.label if listed else [example.label]:
+            found.add(name)
+            if name is not None:
+                of_kind.setdefault(_kind(name), name)
+            if len(of_kind) > 1:
+                first, other = of_kind.values()
+                raise ValueError(
+                    f"{place_of(example, i)}A label must be a number in all examples, or a string "
+                    f"in all, or True and False. Received: both {first!r} and {other!r}"
+                )
     return sorted(found, key=lambda name: (name != "O", str(name)))
+
+
+def _kind(name):
+    if isinstance(name, (bool, np.bool_)):
+        return "bool"
+    return "string" if isinstance(name, str) else "number"
 
 
 def tag_scheme_of(examples):

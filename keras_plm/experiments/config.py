@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -202,7 +203,7 @@ class Run:
                 "With placement='output', the reader reads only word vectors: name their folder "
                 "in `words`, or choose placement='both'. Received: words=''"
             )
-        if self.pretrained_layers != "all" and not self.pretrained_layers.lstrip("-").isdigit():
+        if not re.fullmatch("all|-?[0-9]+", self.pretrained_layers):
             raise ValueError(
                 "`pretrained_layers` must be 'all' or a whole number. "
                 f"Received: {self.pretrained_layers!r}"

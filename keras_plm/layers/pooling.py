@@ -191,8 +191,9 @@ class Pooling(keras.layers.Layer):
             real, x = ops.cast(mask, wide), ops.cast(inputs, wide)
             mean = ops.sum(x * real, axis=1) / ops.maximum(ops.sum(real, axis=1), 1.0)
             return ops.cast(mean, inputs.dtype)
-        floor = ops.cast(-3e4, inputs.dtype)
-        highest = ops.max(ops.where(mask, inputs, floor), axis=1)
+        dtype = keras.backend.standardize_dtype(inputs.dtype)
+        lowest = ops.cast(-65504.0 if dtype == "float16" else -3e38, dtype)
+        highest = ops.max(ops.where(mask, inputs, lowest), axis=1)
         return ops.where(ops.any(mask, axis=1), highest, ops.zeros_like(highest))
 
     def get_config(self):

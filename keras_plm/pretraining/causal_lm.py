@@ -11,6 +11,7 @@ from keras import ops
 
 from keras_plm.data.batching import Batches
 from keras_plm.data.corpus import TokenStream, check_stream
+from keras_plm.files.arguments import check_whole
 from keras_plm.files.sequences import as_texts
 from keras_plm.layers.embedding import rows_of
 from keras_plm.layers.sampled_softmax import logsumexp_of_products, row_products
@@ -155,7 +156,7 @@ def causal_lm_batches(
         `Batches` of x: `token_ids`, `padding_mask` and `target_ids` (B, T); y: `target_ids`.
 
     Raises:
-        ValueError: If the tokenizer is not that of the stream, or the text does not fill a window.
+        ValueError: If the tokenizer is not that of the stream, or the text is too short.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -172,11 +173,13 @@ def causal_lm_batches(
     """
     check_stream(stream, tokenizer)
     tokens, seed = stream.tokens, options.get("seed", 0)
-    count = (len(tokens) - max_length) // max_length  # one window is left for shifted starts
-    if max_length < 1 or count < 1:
+    check_whole(max_length, "max_length", least=1)
+    whole = (len(tokens) - 1) // max_length
+    count = len(tokens) // max_length - 1 if training else whole  # starts shift by up to a window
+    if count < 1:
         raise ValueError(
-            "The text must fill two windows of 1 token or more. "
-            f"Received: {len(tokens)} tokens, max_length={max_length}"
+            "The text must fill two windows in training, otherwise one window and the next token. "
+            f"Received: {len(tokens)} tokens, max_length={max_length}, training={training}"
         )
 
     def shifted(rows, length, rng, epoch):
@@ -193,16 +196,15 @@ def causal_lm_batches(
         }
         return x, text[:, 1:], np.ones(x["token_ids"].shape, "float32")
 
-    lengths = np.full(count, max_length)
     found = Batches(
-        lengths,
+        np.full(count, max_length),
         shifted if training else collate,
         training=training,
         batch_size=batch_size,
         buckets=[max_length],
         **{"vocabulary_size": getattr(tokenizer, "text_size", len(tokenizer)), **options},
     )
-    found.evaluation = lengths, collate
+    found.evaluation = np.full(whole, max_length), collate
     return found
 
 

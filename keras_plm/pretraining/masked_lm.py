@@ -284,9 +284,9 @@ def masked_lm_batches(
         "short_sequence_rate": short_sequence_rate,
     }
     if (
-        min(rates.values()) < 0
+        not all(0 <= rate <= 1 for rate in rates.values())  # also of NaN
         or mask_token_rate + random_token_rate > 1
-        or mask_selection_rate >= 1
+        or mask_selection_rate == 1
     ):
         raise ValueError(
             "Rates must lie between 0 and 1, and so must `mask_token_rate + random_token_rate`. "

@@ -111,9 +111,14 @@ def read_table(
                     f"{where}: A {part} must be a string, or a list of strings if every word has "
                     f"a tag. Received: {columns[part]}={value!r}"
                 )
-            if clean and part in ("text", "pair") and is_empty(value):
+            words = value if isinstance(value, list) else [value]
+            if (
+                clean
+                and part in ("text", "pair")
+                and (is_empty(value) or any(map(is_empty, words)))
+            ):
                 raise ValueError(
-                    f"{where}: A text must not be empty: leave the row out. "
+                    f"{where}: A text must not be empty, and no word blank: leave the row out. "
                     f"Received: {columns[part]}={value!r:.60}"
                 )
         examples.append(Example(**values, where=where))

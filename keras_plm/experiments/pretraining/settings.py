@@ -69,7 +69,7 @@ class Pretraining:
         "split", "'split' paragraphs into sentences, or read one sentence per line: 'lines'",
         ("bert", "elmo"), choices=("split", "lines"),
     )  # fmt: skip
-    tokens_per_batch: int = _of_model("tokens_per_batch", "read this many tokens in a step")
+    tokens_per_batch: int = _of_model("tokens_per_batch", "read at most this many tokens in a step")
     learning_rate: float = _of_model(
         "learning_rate", "set the highest learning rate of AdamW, or of ELMo's AdaGrad", above=0
     )
@@ -85,7 +85,7 @@ class Pretraining:
     remat: bool = setting(
         False, "use rematerialization of the blocks, to save memory", _TRANSFORMERS
     )
-    seed: int = setting(0, "seed all random numbers")
+    seed: int = setting(0, "seed all random numbers", least=0)
     lowercase: bool = setting(False, "lower-case the text; tagging names needs case", _TEXT)
     max_length: int = setting(128, "limit rows to this many tokens", _TEXT)
     first_length: int = setting(
@@ -170,10 +170,11 @@ class Pretraining:
     def _check_lengths(self):
         """Checks bounds that depend on other settings."""
         longest = SIZES[self.model][self.size].get("max_sequence_length", 512)
-        row = self.unroll_steps if self.model == "elmo" else 1
         check_whole(self.max_length, "max_length", least=8, most=longest)
         shortest = 8 * bool(self.first_length)
         check_whole(self.first_length, "first_length", least=shortest, most=longest)
+        row = max(self.max_length, self.first_length)
+        row = self.unroll_steps if self.model == "elmo" else row
         check_whole(self.tokens_per_batch, "tokens_per_batch", least=row)
         check_number(self.tokens, "tokens", least=self.tokens_per_batch)
 

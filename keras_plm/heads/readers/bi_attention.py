@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_plm.files.sequences import Tensor
 from keras_plm.layers import masked_softmax
+from keras_plm.layers._fused.attention import mask_floor
 from keras_plm.layers._fused.softmax import wide_dtype
 
 
@@ -66,7 +67,7 @@ class BiAttention(keras.layers.Layer):
         # An empty text has equal weights at padding: the mask removes them.
         weights = masked_softmax(scores, y_mask[:, None]) * ops.cast(y_mask, x.dtype)[:, None]
         attended = ops.matmul(weights, y)  # (B, T, D)
-        floor = ops.cast(-3e4, scores.dtype)
+        floor = ops.cast(mask_floor(scores.dtype), scores.dtype)
         highest = ops.max(ops.where(y_mask[:, None], scores, floor), axis=-1)  # (B, T)
         weights = masked_softmax(highest, x_mask) * ops.cast(x_mask, x.dtype)
         asked = ops.matmul(weights[:, None], x)  # (B, 1, D)

@@ -9,14 +9,18 @@ from keras import ops
 from keras_plm.layers._fused.dense import as_type
 
 
-def additive_mask(mask, dtype):
-    """Converts a mask to a summand of scores: 0 where it is True, elsewhere a low floor.
+def mask_floor(dtype):
+    """Returns the score of masked positions. It is finite: a row of -inf gives NaN."""
+    return -3e4 if keras.backend.standardize_dtype(dtype) == "float16" else -1e30
 
-    The floor is finite, because a row of -inf gives NaN, forward and backward. A product replaces
-    `where`: Keras would send both numbers of `where` to torch's GPU as tensors and wait.
+
+def additive_mask(mask, dtype):
+    """Converts a mask to a summand of scores: 0 where it is True, elsewhere `mask_floor`.
+
+    A product replaces `where`: Keras would send both numbers of `where` to torch's GPU as tensors
+    and wait.
     """
-    floor = -3e4 if keras.backend.standardize_dtype(dtype) == "float16" else -1e30
-    return ops.cast(ops.logical_not(mask), dtype) * floor
+    return ops.cast(ops.logical_not(mask), dtype) * mask_floor(dtype)
 
 
 def mask_for_blocks(mask, dtype):

@@ -346,11 +346,13 @@ def test_classes_can_be_weighted():
 
 
 @pytest.mark.backend_neutral
-def test_equal_number_and_string_labels_are_refused():
-    examples = [Example("a", "1", where="f:1"), Example("b", 2), Example("c", 1, where="f:3")]
-    assert label_names(examples[:2]) == ["1", 2]
-    with pytest.raises(ValueError, match="^f:1: .* Received: both 1 and '1'"):
+@pytest.mark.parametrize("labels", [("1", 1), (1.0, "1"), ("yes", 2), (True, 1), (1, True)])
+def test_labels_of_several_kinds_are_refused(labels):
+    examples = [Example("a", label, where=f"f:{i}") for i, label in enumerate(labels, 1)]
+    with pytest.raises(ValueError, match="^f:2: .* Received: both {!r} and {!r}".format(*labels)):
         label_names(examples)
+    for equal in ([3, 2.5, 3.0], [True, False], ["1", "1.0"]):
+        assert set(label_names([Example("a", label) for label in equal])) == set(equal)
 
 
 @pytest.mark.backend_neutral

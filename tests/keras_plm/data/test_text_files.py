@@ -227,7 +227,7 @@ class TestTables:
     @pytest.mark.parametrize(
         "row, match",
         [
-            (("", "yes", "1"), "A text must not be empty: .*text=''"),
+            (("", "yes", "1"), "A text must not be empty, .*text=''"),
             ((" \u00a0", "yes", "1"), "A text must not be empty"),
             (("a", "", "1"), "Every example needs a label.*label=''"),
             (("a", "  ", "1"), "Every example needs a label"),
@@ -247,7 +247,7 @@ class TestTables:
         with pytest.raises(ValueError, match=rf"{name}:{2 + (name != 'a.jsonl')}: {match}"):
             read_table(path, "text", "label", group="doc")
         if "text" in match:
-            with pytest.raises(ValueError, match="A text must not be empty: .*text="):
+            with pytest.raises(ValueError, match="A text must not be empty, .*text="):
                 read_table(path, "doc", "label", pair="text")
             assert read_table(path, "text", "label", clean=False)[1].text == row[0]
 
@@ -269,6 +269,7 @@ class TestTables:
             (["a", "b"], ["O", "nan"], "A label must not be NaN"),
             ([], [], "A text must not be empty"),
             ([" "], ["O"], "A text must not be empty"),
+            (["a", ""], ["O", "B-X"], "no word blank: .*text=\\['a', ''\\]"),
         ):
             with pytest.raises(ValueError, match=f"a.jsonl:1: .*{match}"):
                 read(text, label)

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from keras import ops
 
 from keras_plm.layers import LayerChoice, Pooling, ScalarMix
 from keras_plm.layers._fused.softmax import float32_softmax
@@ -80,6 +81,13 @@ def test_pooling_reads_real_positions_only(pool, tmp_path):
     assert_close(layer(x, padding_mask=MASK), np.stack(rows))
     if pool != "cls":
         assert (to_numpy(layer(x, padding_mask=np.zeros((B, T), bool))) == 0).all()
+
+
+@pytest.mark.parametrize("dtype, low", [("float32", -1e30), ("bfloat16", -1e30), ("float16", -6e4)])
+def test_maximum_of_very_low_numbers(dtype, low):
+    x = ops.cast(np.full((1, 3, 2), low), dtype)
+    found = Pooling("max", dtype=dtype)(x, padding_mask=np.array([[True, True, False]]))
+    assert_close(ops.cast(found, "float32"), ops.cast(x[:, 0], "float32"))
 
 
 @pytest.mark.backend_neutral

@@ -129,12 +129,28 @@ def test_memorised_text_has_low_perplexity(text, tmp_path):
 
 
 @pytest.mark.backend_neutral
+def test_evaluation_reads_all_full_windows(text):
+    stream, words = text
+    tokens = np.asarray(stream.tokens)
+    for length in (len(tokens) - 1, len(tokens) // 2, 7):
+        count = (len(tokens) - 1) // length
+        found = causal_lm_batches(stream, words, length, training=False, batch_size=count)
+        (x, targets, _) = found[0]
+        assert (x["token_ids"].ravel() == tokens[: count * length]).all()
+        assert (targets.ravel() == tokens[1 : count * length + 1]).all()
+    with pytest.raises(ValueError, match="one window and the next token"):
+        causal_lm_batches(stream, words, len(tokens), training=False)
+
+
+@pytest.mark.backend_neutral
 def test_unsuitable_encoders_and_streams_are_refused(text):
     stream, words = text
     with pytest.raises(ValueError, match="needs a causal encoder"):
         CausalLM(BERT(9, 1, 1, 4, 4))
     with pytest.raises(ValueError, match="fill two windows"):
         causal_lm_batches(stream, words, 400)
+    with pytest.raises(ValueError, match="`max_length` must be a whole number, 1 or more"):
+        causal_lm_batches(stream, words, 0)
     other = Words([*words.vocabulary[:-1], "elsewhere"])
     with pytest.raises(ValueError, match="the tokenizer that built it"):
         causal_lm_batches(stream, other, 6)

@@ -296,6 +296,10 @@ def test_without_next_sentence(stream):
 def test_bad_input_is_explained(stream, tmp_path):
     with pytest.raises(ValueError, match="Rates must lie between 0 and 1"):
         masked_lm_batches(stream, TOKENIZER, mask_token_rate=0.9, random_token_rate=0.2)
+    names = ("mask_selection_rate", "mask_token_rate", "random_token_rate", "short_sequence_rate")
+    for name, rate in itertools.product(names, (-0.1, 1.5, float("nan"))):
+        with pytest.raises(ValueError, match=f"Rates must lie between 0 and 1.*{name}': {rate}"):
+            masked_lm_batches(stream, TOKENIZER, **{name: rate})
     with pytest.raises(ValueError, match="at least 8 tokens"):
         masked_lm_batches(stream, TOKENIZER, max_length=4)
     (tmp_path / "one.txt").write_text("a b\nc d\n")

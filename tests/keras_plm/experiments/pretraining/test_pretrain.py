@@ -175,6 +175,12 @@ def test_lexicon_appends_text_words_to_predicted_words(flags):
             {"model": "elmo", "tokens_per_batch": 10},
             "`tokens_per_batch` must be a whole number, 20 or more",
         ),
+        ({"tokens_per_batch": 64}, "`tokens_per_batch` must be a whole number, 128 or more"),
+        (
+            {"model": "gpt", "max_length": 32, "first_length": 48, "tokens_per_batch": 40},
+            "`tokens_per_batch` must be a whole number, 48 or more",
+        ),
+        ({"seed": -1}, "`seed` must be a whole number, 0 or more"),
     ],
 )
 def test_settings_of_other_models_are_refused(settings, match):
