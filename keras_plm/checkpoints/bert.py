@@ -10,12 +10,11 @@ from pathlib import Path
 import keras
 import numpy as np
 
-import keras_plm
 from keras_plm.checkpoints.bert_formats import ACTIVATIONS, SIZES, read_released
 from keras_plm.checkpoints.download import find_folder
+from keras_plm.checkpoints.hugging_face import check_own, mark
 from keras_plm.checkpoints.tokenizer import tokenizer_settings
 from keras_plm.files.arguments import check_one_of
-from keras_plm.files.opening import read_bytes
 from keras_plm.files.writing import read_whole, replacing_files, write_text
 from keras_plm.heads import Classifier, SpanFinder, Tagger
 from keras_plm.heads.span_finder import LABELS as ENDS
@@ -369,7 +368,7 @@ def save_bert(
             is_kernel = weight.path.endswith("kernel")
             arrays[name] = np.ascontiguousarray(part.T if is_kernel else part)
     folder = Path(folder)
-    _check_own(folder, [*files, "model.safetensors"])
+    check_own(folder, [*files, "model.safetensors"], "save_bert")
     with replacing_files(folder, ("model.safetensors", *files)) as temporary:
         for name, text in files.items():
             write_text(temporary / name, text)
@@ -407,7 +406,6 @@ def _kind(model):
 
 
 OURS = ("config.json", "model.safetensors", "vocab.txt", "tokenizer_config.json")
-MARK = "written_by"  # marks our folders
 
 
 def _settings(encoder, model, kind):
@@ -422,7 +420,7 @@ def _settings(encoder, model, kind):
         "attention_probs_dropout_prob": encoder.dropout,
         "initializer_range": encoder.initializer_range,
         "layer_norm_eps": encoder.norm_epsilon,
-        MARK: f"keras_plm {keras_plm.__version__}",
+        **mark(),
     }
     if kind and kind.per_label:
         labels = [str(label) for label in model.labels]
@@ -447,16 +445,3 @@ def _tokenizer_files(tokenizer, encoder):
         "vocab.txt": "".join(f"{token}\n" for token in tokenizer.get_config()["vocabulary"]),
         "tokenizer_config.json": json.dumps(settings, indent=1) + "\n",
     }
-
-
-def _check_own(folder, names):
-    """Raises if a save would replace files that `save_bert` did not write."""
-    config = folder / "config.json"
-    if config.is_file() and f'"{MARK}": "keras_plm'.encode() in read_bytes(config):
-        return
-    foreign = [name for name in names if (folder / name).exists()]
-    if foreign:
-        raise ValueError(
-            f"{folder} holds files that save_bert did not write: name another folder. "
-            f"Received: {foreign[0]} in {str(folder)!r}"
-        )

@@ -106,20 +106,27 @@ def _fetch(name):
             f"There is no folder {name!r}, and finding a released model by its name needs the "
             "package huggingface_hub: pip install huggingface_hub"
         ) from error
-    reason = None
+    reason = cached = None
     for here in (True, False):
         if not here:
-            line = f"No folder {name!r} on disk, nor in the cache: asking huggingface.co for it"
-            print(line, file=sys.stderr)
+            line = f"No folder {name!r} on disk, nor in the cache"
+            if cached is not None:
+                line = f"The cache has no tokenizer of {name!r}"
+            print(f"{line}: asking huggingface.co for it", file=sys.stderr)
         for files in (FILES, OLD_FILES):
             try:
                 found = snapshot_download(name, allow_patterns=files, local_files_only=here)
             except Exception as error:  # of the network, the cache or the name: many types
                 reason = error
                 break
-            if _is_whole(Path(found)):
-                return Path(found)
+            if _has_weights(Path(found)):
+                if not here or _has_tokenizer(Path(found)):
+                    return Path(found)
+                cached = Path(found)  # a model may have no tokenizer: ask
+                break
             reason = f"neither model.safetensors nor pytorch_model.bin among its files, {found}"
+    if cached is not None:
+        return cached
     raise ValueError(
         f"There is no folder {name!r} on this machine. A model of this name is not in "
         "huggingface_hub's cache and could not be downloaded from huggingface.co: check the name "
@@ -128,7 +135,12 @@ def _fetch(name):
     )
 
 
-def _is_whole(folder):
+def _has_tokenizer(folder):
+    files = ("tokenizer.json", "vocab.txt", "vocab.json", "assets/tokenizer")
+    return any((folder / name).exists() for name in files)
+
+
+def _has_weights(folder):
     patterns = ("model*.safetensors", "pytorch_model*.bin", "model.weights.h5")
     return (folder / "config.json").is_file() and any(
         any(folder.glob(pattern)) for pattern in patterns

@@ -11,7 +11,9 @@ import numpy as np
 
 from keras_plm.checkpoints.download import find_folder
 from keras_plm.checkpoints.hugging_face import (
+    check_own,
     check_settings,
+    mark,
     model_type,
     read_config,
     read_hugging_face_weights,
@@ -247,7 +249,7 @@ def save_gpt(
     """Writes a GPT as a folder for `transformers`, of type `openai-gpt` or `gpt2`.
 
     Args:
-        path: The folder; files of these names are replaced.
+        path: The folder; an earlier save is replaced. Without `tokenizer` its tokenizer stays.
         encoder: A `GPT`; with `pre_norm` it is a GPT-2.
         tokenizer: The encoder's `BytePair`, written as `vocab.json`, `merges.txt` and
             `tokenizer_config.json`: tokens and added tokens, without the special tokens of tasks.
@@ -255,7 +257,8 @@ def save_gpt(
             `BytePair`) and lower-cases all text; upper-case tokens give a warning.
 
     Raises:
-        ValueError: If `encoder` or `tokenizer` is of another type, or they do not fit.
+        ValueError: If `encoder` or `tokenizer` is of another type, they do not fit, or the folder
+            contains other files.
 
     >>> import tempfile
     >>> encoder = GPT(13, 1, 2, hidden_dim=8, intermediate_dim=32)
@@ -292,6 +295,7 @@ def save_gpt(
         "attn_pdrop": rate,
         "layer_norm_epsilon": encoder.norm_epsilon,
         "initializer_range": encoder.initializer_range,
+        **mark(),
     }
     if second:
         config["n_inner"] = encoder.intermediate_dim
@@ -315,6 +319,7 @@ def save_gpt(
         f"transformer.{names[w.path]}": keras.ops.convert_to_numpy(w).astype("float32")
         for w in encoder.weights
     }
+    check_own(path, [*files, "model.safetensors"], "save_gpt")
     with replacing_files(path, ("model.safetensors", *files)) as temporary:
         save_file(arrays, temporary / "model.safetensors", metadata={"format": "pt"})
         for name, text in files.items():

@@ -4,6 +4,7 @@ import math
 import warnings
 from pathlib import Path
 
+import keras_plm
 from keras_plm.files.arrays import read_weights
 from keras_plm.files.json_files import read_json, shown
 
@@ -17,6 +18,44 @@ def read_config(folder, kind):
     if not folder.is_dir():
         raise ValueError(f"No such folder. Received: {str(folder)!r}")
     return read_json(folder / "config.json", dict, description=kind)
+
+
+MARK = "written_by"  # marks our folders
+# Files that `transformers` reads before those of a save.
+FIRST_READ = ("tokenizer.json", "special_tokens_map.json", "added_tokens.json")
+
+
+def mark():
+    """Returns the setting of `config.json` that marks our folders."""
+    return {MARK: f"keras_plm {keras_plm.__version__}"}
+
+
+def check_own(folder, names, writer):
+    """Raises if a save would replace files that its function did not write, or contradict them.
+
+    Args:
+        folder: The folder.
+        names: Names of the files to write.
+        writer: Name of the function.
+    """
+    folder = Path(folder)
+    config = folder / "config.json"
+    found = {}
+    if config.is_file():
+        try:
+            found = read_json(config, dict)
+        except ValueError:
+            pass
+    # `transformers` keeps our mark in the configurations that it writes.
+    own = str(found.get(MARK)).startswith("keras_plm") and "transformers_version" not in found
+    foreign = [] if own else [name for name in names if (folder / name).exists()]
+    if "tokenizer_config.json" in names:
+        foreign += [name for name in FIRST_READ if (folder / name).exists()]
+    if foreign:
+        raise ValueError(
+            f"{folder} holds files that {writer} did not write: name another folder. "
+            f"Received: {foreign[0]} in {str(folder)!r}"
+        )
 
 
 def model_type(config):

@@ -61,7 +61,10 @@ class HubTokenizer(SubwordTokenizer):
     `[CLS] a [SEP] b [SEP]`, with two separators for RoBERTa; `a <|endoftext|> b <|endoftext|>` for
     GPT-2. Create one with `HubTokenizer.of`.
 
-    Differs from KerasHub: lower-casing WordPiece also removes accents, as in the original BERT.
+    Differs from KerasHub: lower-casing WordPiece also removes accents, and `[SEP]` in a text is the
+    special token, both as in the original BERT. Names of special tokens in a text of RoBERTa are
+    text. SentencePiece finds the pieces that its user defined, such as `[MASK]`, after it has
+    normalised a text, not before.
 
     Args:
         tokenizer_json: A tokenizer of the `tokenizers` package as JSON.
@@ -118,10 +121,10 @@ class HubTokenizer(SubwordTokenizer):
     def starts_word(self) -> np.ndarray | None:
         """Mask of the tokens that start a word, (len,) bool; `None` for byte-level tokens."""
         saved = json.loads(self._json)
-        kind, before = saved["model"]["type"], saved["pre_tokenizer"] or {}
+        kind, spaces = saved["model"]["type"], saved["decoder"] or {}
         if kind == "WordPiece":
             inside = [token.startswith("##") for token in self.vocabulary]
-        elif kind == "Unigram" and before.get("prepend_scheme") == "always":
+        elif kind == "Unigram" and spaces.get("prepend_scheme") == "always":
             inside = [not token.startswith("▁") for token in self.vocabulary]
         else:
             return None
@@ -163,8 +166,10 @@ class HubTokenizer(SubwordTokenizer):
                 "`RobertaTokenizer`. "
                 f"Received: {type(tokenizer).__name__} with {sorted(special) or 'neither'}"
             )
-        if special.get("cls_id") == special["sep_id"]:
-            del special["cls_id"]  # GPT-2 has one mark, between texts
+        if special.get("cls_id") == special["sep_id"] and not isinstance(
+            tokenizer, hub.OPTTokenizer
+        ):
+            del special["cls_id"]  # GPT-2 has one mark, between texts; OPT's texts begin with it
         with refused(
             "The package `tokenizers` must support the tokens, merges and rules of a KerasHub "
             f"tokenizer. Received: {type(tokenizer).__name__} with others"
@@ -279,6 +284,11 @@ def _word_piece_options(config):
 
 def _byte_pair(tokenizer):
     """Converts a byte-level tokenizer, such as GPT-2's and RoBERTa's."""
+    if tokenizer.get_config().get("add_prefix_space"):
+        raise ValueError(
+            "A byte-level tokenizer must not put a space before a text. "
+            f"Received: {type(tokenizer).__name__} with add_prefix_space=True"
+        )
     ids = {token: int(i) for token, i in tokenizer.vocabulary.items()}
     merges = [tuple(merge.split(" ")) for merge in tokenizer.merges]
     # Only the model has the special tokens: "</s>" in a text is plain text.
@@ -306,7 +316,19 @@ def _unigram(tokenizer):
             "The ids of a SentencePiece model must be the model's own. "
             f"Received: {type(tokenizer).__name__} with other ids"
         )
-    scores = [(entry.piece, entry.score) for entry in proto.pieces]
+    if (
+        proto.trainer_spec.treat_whitespace_as_suffix
+        or not proto.normalizer_spec.escape_whitespaces
+    ):
+        raise ValueError(
+            "A SentencePiece model must mark the space before a word. "
+            f"Received: {type(tokenizer).__name__} with treat_whitespace_as_suffix="
+            f"{proto.trainer_spec.treat_whitespace_as_suffix}, escape_whitespaces="
+            f"{proto.normalizer_spec.escape_whitespaces}"
+        )
+    # The name of a special token in a text is text.
+    marks = (proto.SentencePiece.CONTROL, proto.SentencePiece.UNUSED)
+    scores = [(e.piece, -1e9 if e.type in marks else e.score) for e in proto.pieces]
     unknown = next((i for i, entry in enumerate(proto.pieces) if entry.type == entry.UNKNOWN), None)
     if unknown is None:
         raise ValueError(
@@ -320,9 +342,12 @@ def _unigram(tokenizer):
         steps.append(normalizers.Precompiled(rules.precompiled_charsmap))
     if rules.remove_extra_whitespaces:
         steps += [normalizers.Strip(), normalizers.Replace(tokenizers.Regex(" {2,}"), " ")]
+    prepend = before = "always" if rules.add_dummy_prefix else "never"
+    if rules.add_dummy_prefix and not rules.remove_extra_whitespaces:
+        steps.append(normalizers.Prepend(" "))  # also before a space
+        before = "never"
     ours.normalizer = normalizers.Sequence(steps)
-    prepend = "always" if rules.add_dummy_prefix else "never"
-    ours.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=prepend)
+    ours.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=before)
     ours.decoder = decoders.Metaspace(prepend_scheme=prepend)
     ours.add_tokens(known[len(tokens) :])  # DeBERTa's [MASK]
     return ours, unknown

@@ -2,6 +2,8 @@
 
 import numpy as np
 
+LEAST = 1e-30  # it changes no sum of losses in float32
+
 
 def class_weights(class_weight, labels=None):
     """Converts a `class_weight` dict, by name or id, to an array indexed by class id.
@@ -29,7 +31,8 @@ def class_weights(class_weight, labels=None):
                 "A class weight must be 0 or more, and finite. "
                 f"Received: class_weight={{{key!r}: {weight}}}"
             )
-        ids[int(i)] = float(weight)
+        # Not 0, which marks padding in metrics such as `SpanF1`.
+        ids[int(i)] = max(float(weight), LEAST)
     array = np.ones(max(len(names), max(ids, default=0) + 1), "float32")
     for i, weight in ids.items():
         array[i] = weight

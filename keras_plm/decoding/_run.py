@@ -9,6 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_plm.decoding.without_cache import without_cache
+from keras_plm.files.arguments import check_whole
 from keras_plm.files.private_apis import every_layer
 from keras_plm.layers._fused.programs import compiled
 from keras_plm.training.fit import check_outputs
@@ -82,8 +83,11 @@ def check_max_new_tokens(model, length, max_new_tokens, inputs):
         inputs: Description of the longest input, for errors.
 
     Raises:
+        TypeError: If U is not a whole number.
         ValueError: If U is less than 1, or there are fewer positions.
     """
+    if max_new_tokens is not None:
+        check_whole(max_new_tokens, "max_new_tokens")
     limit = getattr(model, "max_sequence_length", None)
     positions = math.inf if limit is None else limit
     causal = getattr(model, "causal", False)

@@ -44,7 +44,8 @@ def greedy(
         log-probabilities.
 
     Raises:
-        TypeError: If `inputs` is not a dict of arrays, or a stop token is not a whole number.
+        TypeError: If `inputs` is not a dict of arrays, or `max_new_tokens` or a stop token is not
+            a whole number.
         ValueError: If `max_new_tokens` is less than 1 or more than the model's positions allow.
 
     >>> import numpy as np
@@ -102,8 +103,9 @@ def sample(
         As `greedy`. Scores are log-probabilities at temperature 1 over all tokens.
 
     Raises:
+        TypeError: If `top_k` or a seed is not a whole number, or as in `greedy`.
         ValueError: If `temperature` is not positive, `top_k` less than 1, `top_p` not in (0, 1], a
-            seed is not a whole number from 0, or as in `greedy`.
+            seed negative, or as in `greedy`.
 
     >>> import numpy as np
     >>> from keras_plm.models import GPT
@@ -115,8 +117,8 @@ def sample(
     """
     if not isinstance(temperature, numbers.Real) or not 0 < temperature < math.inf:
         raise ValueError(f"`temperature` must be above 0. Received: temperature={temperature}")
-    if top_k is not None and top_k < 1:
-        raise ValueError(f"`top_k` must be 1 or more. Received: top_k={top_k}")
+    if top_k is not None:
+        check_whole(top_k, "top_k", least=1)
     if top_p is not None and not (isinstance(top_p, numbers.Real) and 0 < top_p <= 1):
         raise ValueError(f"`top_p` must be above 0 and at most 1. Received: top_p={top_p}")
     for number in np.ravel(seed).tolist():
@@ -177,8 +179,8 @@ def beam_search(
         texts come after all finished texts.
 
     Raises:
-        ValueError: If `num_beams` is not a whole number of 1 or more, `length_penalty` is
-            negative, or as in `greedy`.
+        TypeError: If `num_beams` is not a whole number, or as in `greedy`.
+        ValueError: If `num_beams` is less than 1, `length_penalty` is negative, or as in `greedy`.
 
     >>> import numpy as np
     >>> from keras_plm.models import GPT
@@ -188,10 +190,7 @@ def beam_search(
     >>> decoded.token_ids.shape[:2], decoded.scores.shape
     ((1, 2), (1, 2))
     """
-    if not isinstance(num_beams, int | np.integer) or num_beams < 1:
-        raise ValueError(
-            f"`num_beams` must be a whole number, 1 or more. Received: num_beams={num_beams}"
-        )
+    check_whole(num_beams, "num_beams", least=1)
     if not isinstance(length_penalty, numbers.Real) or not 0 <= length_penalty < math.inf:
         raise ValueError(
             f"`length_penalty` must be 0 or more. Received: length_penalty={length_penalty}"

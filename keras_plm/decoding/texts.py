@@ -9,7 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_plm.data.batching import Batches
-from keras_plm.decoding._run import check_max_new_tokens, check_stop_token_ids
+from keras_plm.decoding._run import EXTRA_TOKENS, check_max_new_tokens, check_stop_token_ids
 from keras_plm.decoding.strategies import beam_search, greedy, sample
 from keras_plm.files.arguments import check_whole
 from keras_plm.files.sequences import as_texts
@@ -74,13 +74,12 @@ def generate(
     if causal and hasattr(tokenizer, "unframed"):
         tokenizer = tokenizer.unframed()
     rows = _encode(model, tokenizer, prompts)
-    if causal:
-        longest = int(rows.lengths.argmax())
-        length = int(rows.lengths[longest])
-        named = f"a prompt of length {length}, {prompts[longest][:60]!r}"
-        options["max_new_tokens"] = check_max_new_tokens(
-            model, length, options.get("max_new_tokens"), named
-        )
+    longest, own_length = int(rows.lengths.argmax()), options.get("max_new_tokens") is None
+    length = int(rows.lengths[longest])
+    named = f"a prompt of length {length}, {prompts[longest][:60]!r}"
+    options["max_new_tokens"] = check_max_new_tokens(
+        model, length, options.get("max_new_tokens"), named
+    )
     options = {
         "start_token_id": getattr(tokenizer, "start_id", 0),
         "stop_token_ids": getattr(tokenizer, "end_id", ()),
@@ -98,6 +97,8 @@ def generate(
             if row < 0:  # padding of the batch
                 continue
             written = until_stop(written, options["stop_token_ids"])
+            if own_length and not causal:  # a longer prompt allows itself more tokens, not others
+                written = written[: rows.lengths[row] + EXTRA_TOKENS]
             if causal:
                 prompt_ids = rows.token_ids[rows.starts[row] :][: rows.lengths[row]]
                 texts[row] = prompts[row] + _continuation(tokenizer, prompt_ids, written)

@@ -45,7 +45,8 @@ class Classifier(Head):
             `pooling()`, by default the maximum; or a reader of two texts, such as `readers.ESIM`.
             Without it the output layer reads the features.
         dropout: Fraction dropped before the output layer in training.
-        frozen: If True, only the task network is trained.
+        frozen: If True, only the task network is trained. This freezes `encoder` itself, also in
+            other models that hold it.
         task_network: A trained task network from `build_task_network`, or `None` for a new one.
         words: A `WordVectors` whose frozen vectors the reader also reads; needs a reader.
         placement: A `Placement` of the features; by default the input of the reader.

@@ -25,7 +25,7 @@ from keras_plm.heads.readers.reading import Spread, texts_of
 from keras_plm.heads.task_network import Placement, TaskNetwork
 from keras_plm.layers import Dropout, LayerChoice
 from keras_plm.layers._fused.softmax import wide_dtype
-from keras_plm.metrics import squad_scores
+from keras_plm.metrics import normalize_answer, squad_scores
 from keras_plm.models import WordVectors
 from keras_plm.models.encoder import Encoder, check_encoder
 from keras_plm.tokenizers.subwords import SubwordTokenizer
@@ -47,7 +47,7 @@ class SpanFinder(Head):
 
     Reference: Devlin et al. 2018, sections 4.2 and 4.3; google-research/bert, run_squad.py.
     Differs from the released code: there is dropout before the output layer; an answer is the
-    passage from the start of its first token to the next space after its last.
+    passage from the start of its first token to the end of its last.
 
     Args:
         encoder: An encoder; it is trained in place unless `frozen`. GPT reads the question first.
@@ -57,7 +57,8 @@ class SpanFinder(Head):
         reader: A layer from vectors to vectors, such as `readers.BiLSTM`; or `readers.BiDAF`, which
             reads question and passage separately and scores "no answer" after the passage.
         dropout: Fraction dropped before the output layer in training.
-        frozen: If True, only the task network is trained.
+        frozen: If True, only the task network is trained. This freezes `encoder` itself, also in
+            other models that hold it.
         task_network: A trained task network from `build_task_network`, or `None` for a new one.
         words: A `WordVectors` whose frozen vectors the reader also reads; only with tokens that are
             words and `pairs="words"`.
@@ -406,10 +407,10 @@ def _threshold(examples, found):
     answers, odds = no_answer_odds(found)
     truth = [example.label for example in examples]
     scores = np.array([f1 for _, f1 in squad_scores(truth, answers, version=2)])
-    answered = np.array([len(label) > 0 for label in truth])
+    answered = np.array([any(map(normalize_answer, label)) for label in truth])
     # Answers from none to all of the questions, those with the lowest odds of no answer first.
     order = np.argsort(odds, kind="stable")
-    gains = np.where(answered, scores, -1.0)[order]
+    gains = np.where(answered, scores, scores - 1)[order]
     totals = (~answered).sum() + np.concatenate([[0.0], np.cumsum(gains)])
     odds = np.array(odds, "float64")[order]
     low, high = np.append(-np.inf, odds), np.append(odds, np.inf)

@@ -36,7 +36,8 @@ class Tagger(Head):
         layers: A `LayerChoice`; by default the last layer.
         reader: A layer from word vectors to word vectors, such as `readers.BiLSTM`.
         dropout: Fraction dropped before the output layer in training.
-        frozen: If True, only the task network is trained.
+        frozen: If True, only the task network is trained. This freezes `encoder` itself, also in
+            other models that hold it.
         task_network: A trained task network from `build_task_network`, or `None` for a new one.
         words: A `WordVectors` whose frozen vectors the reader also reads; needs a reader.
         placement: A `Placement` of the features; by default the input of the reader.

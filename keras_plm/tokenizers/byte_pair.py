@@ -412,7 +412,8 @@ class BytePair(SubwordTokenizer):
             if token.startswith(mark):
                 start += (text if isinstance(text, str) else text[word])[start].isspace()
                 end = start if token == mark else end
-            offsets.append((start - shift, end - shift))
+            # An added token may have taken the space before its word.
+            offsets.append((max(start - shift, 0), end - shift))
         return Row(row.ids, row.word_ids, offsets)
 
     def _name_unknown(self, text):

@@ -125,6 +125,8 @@ class PooledRows(_Rows):
         return np.ones(len(source.lengths), dtype=np.int64)
 
     def vectors(self, layers, positions):
+        if not len(layers):  # a text without tokens has zeros, as under `layers.Pooling`
+            return np.zeros((1, *layers.shape[1:]), layers.dtype)
         if self.pool in ("cls", "last"):
             return layers[0 if self.pool == "cls" else -1][None]
         return (layers.mean(axis=0) if self.pool == "mean" else layers.max(axis=0))[None]

@@ -10,7 +10,7 @@ import numpy as np
 
 from keras_plm import metrics
 from keras_plm.data.labels import tag_scheme_of
-from keras_plm.data.task import Example, as_examples
+from keras_plm.data.task import Example, as_examples, place_of
 from keras_plm.files.arguments import check_number, check_one_of, check_whole
 from keras_plm.files.sequences import as_names
 from keras_plm.heads.head import Head
@@ -158,12 +158,19 @@ def labelled(train, dev=None, labels=None):
     Raises:
         TypeError: If examples are texts without labels.
         ValueError: If there is nothing to train on, a text or a label is missing, or a label name
-            is repeated.
+            is repeated. If only training examples, or only some examples of the dev set, are pairs.
     """
     train = as_examples(train, "train")
     if not train:
         raise ValueError("There must be examples to train on. Received: train=[]")
     dev = [] if dev is None else as_examples(dev, "dev")
+    kinds, paired = ("a single text", "a pair"), train[0].pair is not None
+    for i, example in enumerate(dev):
+        if (example.pair is not None) != paired:
+            raise ValueError(
+                f"{place_of(example, i)}The examples of the dev set must be single texts or pairs, "
+                f"as in `train`. Received: {kinds[not paired]}, and {kinds[paired]} in `train`"
+            )
     return train, dev, None if labels is None else as_names(labels, "labels")
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from keras_plm.data.task import Example
+from keras_plm.heads import CRFTagger
 from keras_plm.heads.head import Head
 from keras_plm.heads.span_finder import NO_ANSWER
 from keras_plm.heads.task_network import COMBINES, TaskNetwork
@@ -113,7 +114,7 @@ def can_probe(
     """Whether `fit_probes` trains the same heads as `FeatureBased.fit_reader`."""
     others = method.feature_dropout, method.penalty, method.mix_norm
     chooses_threshold = head.per_token and NO_ANSWER in labels
-    other_output = chooses_threshold or head.reads_documents
+    other_output = chooses_threshold or head.reads_documents or issubclass(head, CRFTagger)
     return not (method.reader != "linear" or store.pairs or any(others) or other_output)
 
 

@@ -40,8 +40,8 @@ def hub_tokenizer(kind):
     return getattr(keras_hub.models, f"{kind}Tokenizer")(ids, MERGES)
 
 
-def sentence_piece(kind, tmp_path, model_type="unigram"):
-    """Returns a KerasHub tokenizer with a model trained on a made-up text."""
+def sentence_piece(kind, tmp_path, model_type="unigram", extra="", **options):
+    """Returns a KerasHub tokenizer with a model trained on a made-up text and `extra`."""
     import io
 
     import keras_hub
@@ -49,7 +49,7 @@ def sentence_piece(kind, tmp_path, model_type="unigram"):
     sentencepiece = pytest.importorskip("sentencepiece")
     words = [f"{a}{b}{c}" for a in "lmn" for b in "oea" for c in ("w", "wer", "st")]
     rng = np.random.default_rng(0)
-    text = [" ".join(rng.choice(words, 7)) + "." for _ in range(200)]
+    text = [" ".join(rng.choice(words, 7)) + f".{extra}" for _ in range(200)]
     model = io.BytesIO()
     names = {"pad_id": 0, "unk_id": 1, "bos_id": 2, "eos_id": 3}
     pad = {"pad_piece": "<pad>" if kind == "Albert" else "[PAD]"}
@@ -59,10 +59,10 @@ def sentence_piece(kind, tmp_path, model_type="unigram"):
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(text),
         model_writer=model,
-        vocab_size=40,
         model_type=model_type,
         minloglevel=2,
         **names,
         **pad,
+        **{"vocab_size": 40, **options},
     )
     return getattr(keras_hub.models, f"{kind}Tokenizer")(model.getvalue())

@@ -565,6 +565,25 @@ class TestSaves:
             assert (other / name).read_text() == "theirs"
 
     @pytest.mark.backend_neutral
+    def test_save_refuses_folders_that_transformers_wrote(self, tmp_path):
+        """`transformers` keeps our mark in the configuration of a model that it saves again."""
+        encoder = random_weights(BERT(13, **SIZE))
+        save_bert(tmp_path / "ours", encoder, TOKENIZER)
+        config = json.loads((tmp_path / "ours" / "config.json").read_text())
+        theirs = tmp_path / "theirs"
+        theirs.mkdir()
+        (theirs / "config.json").write_text(json.dumps({**config, "transformers_version": "5.0"}))
+        (theirs / "model.safetensors").write_bytes(b"theirs")
+        with pytest.raises(ValueError, match="did not write.*Received: config.json"):
+            save_bert(theirs, encoder)
+        assert (theirs / "model.safetensors").read_bytes() == b"theirs"
+        # `transformers` would read its tokenizer before ours.
+        (tmp_path / "ours" / "tokenizer.json").write_text("{}")
+        with pytest.raises(ValueError, match="did not write.*Received: tokenizer.json"):
+            save_bert(tmp_path / "ours", encoder, TOKENIZER)
+        save_bert(tmp_path / "ours", encoder)
+
+    @pytest.mark.backend_neutral
     def test_save_refuses_folders_of_the_other_format(self, tmp_path):
         import keras_plm
 

@@ -73,6 +73,22 @@ def test_uncached_model_is_downloaded(encoder, tmp_path, hub):
     assert asked == [("someone/model", True, False), ("someone/model", False, False)]
 
 
+@pytest.mark.parametrize("online", [True, False])
+def test_a_cached_model_without_a_tokenizer_is_completed(encoder, tmp_path, hub, online, capsys):
+    save_bert(tmp_path / "cached", encoder)
+    save_bert(tmp_path / "there", encoder, TOKENIZER)
+
+    def answer(name, here, old):
+        if not here and not online:
+            raise ConnectionError("no network")
+        return tmp_path / ("cached" if here else "there")
+
+    asked = hub(answer)
+    assert find_folder("someone/model") == tmp_path / ("there" if online else "cached")
+    assert "has no tokenizer of 'someone/model': asking huggingface.co" in capsys.readouterr().err
+    assert asked == [("someone/model", True, False), ("someone/model", False, False)]
+
+
 def test_all_files_of_a_tokenizer_are_fetched():
     assert {CONFIG, MAP, ADDED, WHOLE, "vocab.txt", "vocab.json", "merges.txt"} <= {*FILES}
 
@@ -149,7 +165,8 @@ def test_file_names_are_not_requested_from_the_hub(hub):
 
 def test_network_request_is_announced_on_stderr(hub, tmp_path, capsys):
     (tmp_path / "config.json").write_text("{}")
-    (tmp_path / "model.safetensors").write_bytes(b"")
+    for name in ("model.safetensors", "vocab.txt"):
+        (tmp_path / name).write_bytes(b"")
     hub(lambda *asked: tmp_path)
     find_folder("someone/model")
     assert capsys.readouterr().err == ""

@@ -225,6 +225,26 @@ class TestTokenizers:
         assert ours.pack(["low new"], ["low"])["token_ids"].tolist() == [[*ids, 0, ids[0], 0]]
         assert not ours.has_cls and ours.joint_pairs
 
+    def test_opt_begins_texts(self):
+        import keras_hub
+
+        theirs = hub_tokenizer("OPT")
+        preprocessor = keras_hub.models.OPTCausalLMPreprocessor(theirs, sequence_length=6)
+        wanted = to_numpy(preprocessor.generate_preprocess(["low new"])["token_ids"])[0].tolist()
+        ids = HubTokenizer.of(theirs).pack(["low new"])["token_ids"][0].tolist()
+        assert ids[:-1] == wanted[: len(ids) - 1] and ids[0] == ids[-1] == theirs.end_token_id
+
+    @pytest.mark.parametrize("strip", [True, False])
+    def test_special_names_and_spaces_of_sentence_piece_are_text(self, tmp_path, strip):
+        options = {"remove_extra_whitespaces": strip, "vocab_size": 48}
+        theirs = sentence_piece("DebertaV3", tmp_path, extra="[CLSEP]<s>", **options)
+        ours = HubTokenizer.of(theirs)
+        for text in ("low [SEP] x", "[CLS]", "<s> low", "  low", " ", "", "low   mest "):
+            ids = to_numpy(theirs(text)).tolist()
+            assert ours.pack([text])["token_ids"].tolist() == [[2, *ids, 3]], text
+        assert ours.starts_word is not None
+        assert ours.detokenize(ours.pack(["low mest"])["token_ids"][0]) == "low mest"
+
     @pytest.mark.parametrize("kind", ["DebertaV3", "Albert"])
     def test_sentence_piece(self, kind, tmp_path):
         theirs = sentence_piece(kind, tmp_path)
@@ -270,6 +290,14 @@ class TestTokenizers:
             HubTokenizer.of(other)
         with pytest.raises(ValueError, match="must have unigrams.*model_type=2"):
             HubTokenizer.of(sentence_piece("DebertaV3", tmp_path, "bpe"))
+        suffix = sentence_piece("Albert", tmp_path, treat_whitespace_as_suffix=True)
+        with pytest.raises(ValueError, match="mark the space before.*as_suffix=True"):
+            HubTokenizer.of(suffix)
+        other = hub_tokenizer("Roberta")
+        spaced = type(other).from_config({**other.get_config(), "add_prefix_space": True})
+        spaced.set_vocabulary_and_merges(other.vocabulary, other.merges)
+        with pytest.raises(ValueError, match="must not put a space before a text"):
+            HubTokenizer.of(spaced)
         with pytest.raises(ValueError, match="with other ids"):
             proto = sentence_piece("DebertaV3", tmp_path).proto
             HubTokenizer.of(keras_hub.models.XLMRobertaTokenizer(proto))

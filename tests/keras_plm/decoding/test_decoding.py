@@ -227,10 +227,9 @@ def test_decoding_loop_ends_after_all_texts_ended():
             {"num_beams": 0},
             "`num_beams` must be a whole number, 1 or more. Received: num_beams=0",
         ),
-        (beam_search, {"num_beams": 1.5}, "a whole number, 1 or more. Received: num_beams=1.5"),
         (beam_search, {"length_penalty": -1}, "`length_penalty` must be 0 or more"),
         (sample, {"temperature": 0}, "`temperature` must be above 0"),
-        (sample, {"top_k": 0}, "`top_k` must be 1 or more"),
+        (sample, {"top_k": 0}, "`top_k` must be a whole number, 1 or more"),
         (sample, {"seed": -1}, "`seed` must be a whole number, 0 or more. Received: seed=-1"),
         (sample, {"top_p": 1.5}, "`top_p` must be above 0 and at most 1"),
         (greedy, {"max_new_tokens": 0}, "must be at least 1. Received: max_new_tokens=0"),
@@ -239,6 +238,22 @@ def test_decoding_loop_ends_after_all_texts_ended():
 def test_bad_settings_are_named(decode, options, message):
     with pytest.raises(ValueError, match=message):
         decode(MODELS["one_vector"](), INPUTS, START, END, **options)
+
+
+@pytest.mark.parametrize(
+    "decode, wrong, right",
+    [
+        (greedy, {"max_new_tokens": 2.0}, {"max_new_tokens": 2}),
+        (sample, {"top_k": 3.0, "max_new_tokens": 2}, {"top_k": 3, "max_new_tokens": 2}),
+        (beam_search, {"num_beams": True, "max_new_tokens": 2}, {"max_new_tokens": 2}),
+        (beam_search, {"num_beams": 1.5, "max_new_tokens": 2}, {"max_new_tokens": 2}),
+    ],
+)
+def test_numbers_of_a_wrong_type_are_refused(decode, wrong, right):
+    model = MODELS["one_vector"]()
+    with pytest.raises(TypeError, match="must be a whole number"):
+        decode(model, INPUTS, START, END, **wrong)
+    assert decode(model, INPUTS, START, END, **right).token_ids.shape[-1] == 2
 
 
 @pytest.mark.parametrize("decode", [greedy, sample, beam_search])
@@ -414,6 +429,16 @@ class TestTexts:
             for options in ({}, {"batch_size": 1})
         ]
         assert len(set(first)) == 1
+
+    def test_default_length_depends_on_the_own_source_only(self, tokenizer):
+        model = Seq2Seq(len(tokenizer), embedding_dim=4, hidden_dim=6)
+        options = {"strategy": sample, "seed": 1, "stop_token_ids": ()}
+        short, long = self.lines[0], " ".join(self.lines * 9)
+        (alone,) = generate(model, tokenizer, [short], **options)
+        assert generate(model, tokenizer, [short, long], **options)[0] == alone
+        length = tokenizer.encode([short]).lengths[0]
+        written = generate(model, tokenizer, [short], max_new_tokens=length + 50, **options)
+        assert written == [alone]
 
     def test_without_cache_other_arrays_are_left_out(self):
         tokenizer = WordPiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b"])

@@ -11,6 +11,7 @@ from keras_plm.data.spans import Span
 from keras_plm.data.task import Example
 from keras_plm.heads import SpanFinder, no_answer_odds, span_finder
 from keras_plm.layers import LayerChoice
+from keras_plm.metrics import squad_f1
 from keras_plm.tokenizers import Characters
 from keras_plm.training.optimizers import BertAdamW
 from keras_plm.transfer import FeatureBased, FineTune, compare_layers, default_metric
@@ -114,9 +115,9 @@ def test_threshold_is_zero_or_the_middle_of_the_gap():
         examples, found = [], []
         for answered, span, null in rows:
             examples.append(
-                Example("q", ["a"] if answered else [], pair="a", starts=[0] * answered)
+                Example("q", ["b"] if answered else [], pair="b", starts=[0] * answered)
             )
-            found.append([Span("a", 0, span, 0.5), Span("", -1, null, 0.5)])
+            found.append([Span("b", 0, span, 0.5), Span("", -1, null, 0.5)])
         return span_finder._threshold(examples, found)
 
     assert chosen((True, 9.0, 0.0), (True, 5.0, 0.0), (False, 0.0, 3.0)) == (1.0, 0.0)
@@ -126,6 +127,26 @@ def test_threshold_is_zero_or_the_middle_of_the_gap():
     # A threshold does not separate equal odds.
     score, threshold = chosen((True, 0.0, 1.0), (False, 0.0, 1.0), (True, 0.0, 1.0))
     assert (score, threshold) == (pytest.approx(2 / 3), 2.0)
+
+
+def test_threshold_counts_answers_as_the_script_does():
+    """A question whose answers are only articles or punctuation has no answer."""
+    rows = [([], "a", 1.0), (["the"], "b", 2.0), (["The", "."], "the", 3.0), (["c"], "c", 4.0)]
+    examples = [
+        Example("q", label, pair=f"{'. '.join(label)} a", starts=[0, 5][: len(label)])
+        for label, _, _ in rows
+    ]
+    found = [[Span(text, 0, score, 0.5), Span("", -1, 0.0, 0.5)] for _, text, score in rows]
+    truth, odds = [label for label, _, _ in rows], [-score for _, _, score in rows]
+
+    def f1(threshold):
+        texts = [
+            text if odd < threshold else "" for (_, text, _), odd in zip(rows, odds, strict=True)
+        ]
+        return squad_f1(truth, texts, version=2)
+
+    score, threshold = span_finder._threshold(examples, found)
+    assert score == f1(threshold) == max(f1(t - 0.5) for t in range(-5, 2)) == 1.0
 
 
 @pytest.mark.compiles

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 
+import keras_plm
 from keras_plm import decoding
 from keras_plm.checkpoints import load_gpt, save_gpt
 from keras_plm.models import BERT, GPT, GPT_SIZES
@@ -281,6 +282,21 @@ def test_save_gpt_warns_that_transformers_lower_cases_texts(tmp_path):
             warnings.simplefilter("always")
             save_gpt(tmp_path, gpt(tokenizer.text_size), tokenizer)
         assert sum("lower-cases the texts" in str(w.message) for w in caught) == said
+
+
+@pytest.mark.backend_neutral
+def test_save_gpt_replaces_only_its_own_files(tmp_path):
+    tokenizers = [BytePair(PIECES[:1] + order, [], scheme="gpt") for order in
+                  (PIECES[1:], PIECES[:0:-1])]  # fmt: skip
+    encoder = gpt(tokenizers[0].text_size)
+    for tokenizer in tokenizers:
+        save_gpt(tmp_path / "gpt", encoder, tokenizer)
+        assert keras_plm.load(tmp_path / "gpt")[1].vocabulary == tokenizer.vocabulary
+    keras_plm.save(tmp_path / "ours", encoder, tokenizers[0])
+    before = (tmp_path / "ours" / "config.json").read_bytes()
+    with pytest.raises(ValueError, match="save_gpt did not write: name another folder"):
+        save_gpt(tmp_path / "ours", encoder, tokenizers[1])
+    assert (tmp_path / "ours" / "config.json").read_bytes() == before
 
 
 @pytest.mark.full

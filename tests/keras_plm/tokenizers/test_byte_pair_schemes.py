@@ -154,6 +154,15 @@ def test_lowercase_false_preserves_case(corpus):
     assert BytePair.train(corpus, 170, scheme="gpt").lowercase
 
 
+def test_offsets_of_added_tokens_that_strip_spaces(corpus):
+    config = BytePair.train(corpus, 350, scheme="gpt2").get_config()
+    added = [{"content": "<mask>", "lstrip": True}]
+    tokenizer = BytePair(**{**config, "added_tokens": added})
+    tokens = tokenizer.flat_tokens([["a", "<mask>", "b"]], return_offsets=True)
+    mask = tokens.token_ids.tolist().index(tokenizer.vocabulary.index("<mask>"))
+    assert tokens.offsets[mask].tolist() == [0, 6] and tokens.offsets.min() == 0
+
+
 @pytest.mark.parametrize("scheme", ["gpt", "gpt2"])
 def test_offsets_and_word_ids_point_into_the_text(scheme, corpus):
     tokenizer = BytePair.train(corpus, 350 if scheme == "gpt2" else 160, scheme=scheme)

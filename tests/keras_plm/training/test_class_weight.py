@@ -49,6 +49,17 @@ def test_class_weight_by_label_name_applies_to_arrays():
 
 
 @pytest.mark.backend_neutral
+def test_words_of_a_class_with_weight_0_count_in_span_f1():
+    model = compiled(Tagger(encoder(dropout=0.0), TAGS, TOKENIZER, dropout=0.0))
+    source = model.batches(sentences(8), batch_size=8, buckets=1)
+    plain = model.fit(source, verbose=0).history
+    zero = model.fit(source, class_weight={"O": 0.0}, verbose=0).history
+    assert zero["span_f1"] == plain["span_f1"] and zero["loss"] != plain["loss"]
+    weights = {name: 0.0 for name in TAGS}
+    assert model.fit(source, class_weight=weights, verbose=0).history["loss"][0] < 1e-20
+
+
+@pytest.mark.backend_neutral
 @pytest.mark.parametrize("kind", [Tagger, CRFTagger])
 def test_class_weight_applies_to_tags(kind):
     model = compiled(kind(encoder(dropout=0.0), TAGS, TOKENIZER, dropout=0.0))

@@ -11,6 +11,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 
 from keras_plm.data.packing import PackedExamples
+from keras_plm.data.task import Example
 from keras_plm.heads import Classifier, Tagger
 from keras_plm.layers import LayerChoice
 from keras_plm.tokenizers import Characters
@@ -462,6 +463,16 @@ class TestFeatureExtractor:
         ]:
             with pytest.raises(ValueError, match=match):
                 FeatureExtractor(model, TOKENIZER, layers, pool).fit(["a"])
+
+
+@pytest.mark.backend_neutral
+@pytest.mark.parametrize("method", [FineTune(epochs=1), FeatureBased(epochs=1)])
+def test_a_dev_set_of_another_kind_is_refused(method):
+    train, pairs = texts(4), [Example("a", "x", pair="b", where="dev.tsv:2")]
+    with pytest.raises(ValueError, match="dev.tsv:2: .*a pair, and a single text in `train`"):
+        method.fit(encoder(), Classifier, TOKENIZER, train, pairs)
+    with pytest.raises(ValueError, match="example 0: .*a single text, and a pair in `train`"):
+        method.fit(encoder(), Classifier, TOKENIZER, pairs, train)
 
 
 @pytest.mark.backend_neutral

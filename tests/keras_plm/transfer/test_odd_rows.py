@@ -10,7 +10,7 @@ from keras_plm.data.passages import Windows
 from keras_plm.data.task import Example
 from keras_plm.heads import Classifier, CRFTagger, MultipleChoice, Regressor, SpanFinder, Tagger
 from keras_plm.metrics import word_accuracy
-from keras_plm.models import BERT
+from keras_plm.models import BERT, WordVectors
 from keras_plm.tokenizers import Characters
 from keras_plm.transfer import FeatureBased, FineTune, extract_features
 from tests.helpers.small_passages import PIECES
@@ -93,6 +93,13 @@ def test_odd_texts_have_features():
     words = [e.text for e in ODD["words"]]
     found = extract_features(encoder(), TOKENIZER, words, pool=None)
     assert [len(rows) for rows in found] == [len(row) for row in words]
+
+
+@pytest.mark.parametrize("pool", ["mean", "max", "last"])
+def test_features_of_a_text_without_tokens_are_zeros(pool):
+    vectors = WordVectors.from_vectors(["a", "b"], np.eye(2, dtype="float32"))
+    found = extract_features(vectors, vectors.tokenizer(), ["a", "", " "], pool=pool)
+    np.testing.assert_array_equal(found, [[1, 0], [0, 0], [0, 0]])
 
 
 def test_word_accuracy_ignores_empty_sentences():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from keras_plm.data import Example
-from keras_plm.heads import Classifier, Regressor, SpanFinder, Tagger
+from keras_plm.heads import Classifier, CRFTagger, Regressor, SpanFinder, Tagger
 from keras_plm.models import BERT
 from keras_plm.tokenizers import WordPiece
 from keras_plm.transfer import FeatureBased, FeatureStore, default_metric
@@ -161,3 +161,4 @@ def test_can_probe_refuses_unsupported_settings(encoder, tmp_path):
     mix = FeatureBased(layers="mix", penalty=0.1)
     assert not can_probe(mix, Tagger, ["O", "B-X"], stores[0])
     assert not can_probe(METHOD, SpanFinder, ["start", "end", "no answer"], stores[0])
+    assert not can_probe(METHOD, CRFTagger, ["O", "B-X"], stores[0])
