@@ -22,7 +22,7 @@ from keras_plm.files.locks import one_writer
 from keras_plm.files.numpy_files import read_npy
 from keras_plm.files.writing import replacing_folder, write_json
 
-FEATURES, COUNTS, PARTS = "features.npy", "counts.npy", "parts.npy"
+FEATURES, COUNTS, PARTS, ROWS = "features.npy", "counts.npy", "parts.npy", "rows.npy"
 MANIFEST = "manifest.json"
 SHAPE = {"store": str, "pairs": bool, "files": manifest.SHAPE}
 REPAIR = "Remove the folder to recompute its features."
@@ -39,12 +39,15 @@ class Arrays:
         counts: (N,) number of vectors of each example.
         parts: (N, 2, 2) start and number of the vectors of each text of a pair, or `None`.
         pairs: Whether an example has one vector for each of two texts.
+        rows: (R, 3) example, first vector and number of vectors of each row that the encoder read,
+            if it read an example in several windows; otherwise `None`.
     """
 
     features: np.ndarray
     counts: np.ndarray
     parts: np.ndarray | None
     pairs: bool
+    rows: np.ndarray | None
 
 
 def read(folder):
@@ -58,7 +61,7 @@ def read(folder):
     folder = Path(folder)
     about = read_json(folder / MANIFEST, SHAPE, 1 << 16, "of a feature store")
     files = about["files"]
-    if about["store"] != folder.name or {*files} - {PARTS} != {FEATURES, COUNTS}:
+    if about["store"] != folder.name or {*files} - {PARTS, ROWS} != {FEATURES, COUNTS}:
         raise ValueError(
             f"{folder / MANIFEST} must be the manifest of this store. {REPAIR} "
             f"Received: {about['store']!r:.60} with the files {', '.join(files)!r:.80}"
@@ -67,13 +70,15 @@ def read(folder):
     manifest.check_files(folder, files, checksums=state not in _checked, repair=REPAIR)
     features = read_npy(folder / FEATURES, "f", memory_map=True)
     counts = read_npy(folder / COUNTS, "i")
-    parts = read_npy(folder / PARTS, "i") if PARTS in files else None
-    _check(folder, features, counts, parts)
+    parts, rows = (
+        read_npy(folder / name, "i") if name in files else None for name in (PARTS, ROWS)
+    )
+    _check(folder, features, counts, parts, rows)
     _checked.add(state)
-    return Arrays(features, counts, parts, about["pairs"])
+    return Arrays(features, counts, parts, about["pairs"], rows)
 
 
-def _check(folder, features, counts, parts):
+def _check(folder, features, counts, parts, rows):
     """Raises unless the arrays of a folder fit together."""
     fits = features.dtype == np.float16 and features.ndim == 3 and counts.ndim == 1
     total = len(features) if fits else 0
@@ -85,16 +90,32 @@ def _check(folder, features, counts, parts):
         fits = (parts >= 0).all() and (ends <= total).all()
         # Windows of two texts also count the tokens between both.
         fits = fits and (parts[..., 1].sum(axis=1) <= counts).all()
+    fits = fits and (rows is None or _cover(rows, counts))
     if not fits:
-        shapes = [None if array is None else array.shape for array in (features, counts, parts)]
+        arrays = (features, counts, parts, rows)
+        shapes = [None if array is None else array.shape for array in arrays]
         raise ValueError(
-            f"{folder}: features, counts and parts must belong together. {REPAIR} "
+            f"{folder}: features, counts, parts and rows must belong together. {REPAIR} "
             f"Received: {features.dtype} features and arrays of the shapes {shapes}"
         )
 
 
+def _cover(rows, counts):
+    """Whether the windows of each example follow one another and hold all of its vectors."""
+    if not (rows.ndim == 2 and rows.shape[1] == 3 and len(rows) and (rows >= 0).all()):
+        return False
+    examples, firsts, sizes = rows.T
+    if (np.diff(examples) < 0).any() or examples[-1] >= len(counts):
+        return False
+    starts = np.cumsum(counts) - counts
+    return (
+        np.array_equal(np.bincount(examples, sizes, len(counts)), counts)
+        and (starts[examples] + firsts == np.cumsum(sizes) - sizes).all()
+    )
+
+
 @contextlib.contextmanager
-def writing(folder, shape, counts, parts=None, pairs=False):
+def writing(folder, shape, counts, parts=None, pairs=False, rows=None):
     """Yields an array of features to fill; a block without an error creates the folder.
 
     Space is reserved first: a full disk then raises an error at once. Otherwise a signal would end
@@ -103,7 +124,7 @@ def writing(folder, shape, counts, parts=None, pairs=False):
     Args:
         folder: The folder; an existing one is replaced.
         shape: (vectors, L + 1, D).
-        counts, parts, pairs: As in `Arrays`.
+        counts, parts, pairs, rows: As in `Arrays`.
 
     Raises:
         OSError: If there is not enough space; it names the needed space.
@@ -111,16 +132,16 @@ def writing(folder, shape, counts, parts=None, pairs=False):
     folder = Path(folder)
     try:
         with replacing_folder(folder) as temporary:
-            _save(temporary / COUNTS, counts)
-            if parts is not None:
-                _save(temporary / PARTS, parts)
+            whole = {COUNTS: counts, PARTS: parts, ROWS: rows}
+            whole = {name: array for name, array in whole.items() if array is not None}
+            for name, array in whole.items():
+                _save(temporary / name, array)
             array = _reserved(temporary / FEATURES, shape)
             yield array
             if isinstance(array, np.memmap):
                 array.flush()
             del array
-            names = [FEATURES, COUNTS, *([PARTS] if parts is not None else [])]
-            files = manifest.describe_files(temporary, names)
+            files = manifest.describe_files(temporary, [FEATURES, *whole])
             about = {"store": folder.name, "pairs": pairs, "files": files}
             write_json(temporary / MANIFEST, about)
     except OSError as error:

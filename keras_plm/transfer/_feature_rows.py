@@ -7,6 +7,7 @@ Each kind of rows has the same members:
 - `words`: a function that returns the words of each example, or `None`.
 - `pooled_pairs`: whether an example has one vector for each of two texts.
 - `pack()`: `(sources, counts, parts)`: packed rows, and attributes of a `FeatureStore`.
+- `split`: after `pack`, the rows of examples in several windows, see `_feature_files.Arrays.rows`.
 - `sizes(source)`: number of vectors to keep of each row of a source.
 - `vectors(layers, positions)`: the vectors to keep of one row. `layers` has the encoder's vectors
   at the row's real tokens, or at all tokens if words have positions.
@@ -40,7 +41,7 @@ def feature_rows(examples, tokenizer, pool, encoder, max_length):
 
 
 class _Rows:
-    settings, windows, words, pooled_pairs = (), None, None, False
+    settings, windows, words, pooled_pairs, split = (), None, None, False, None
 
     def __init__(self, examples, tokenizer):
         self.tokenizer = tokenizer
@@ -81,6 +82,10 @@ class WordRows(_Rows):
         ]
         packed = PackedExamples(rows, self.tokenizer, max_length=self.limit, words=True)
         counts = np.bincount(packed.examples_of, packed.words).astype(np.int64)
+        if len(packed.words) > len(rows) and not any(self.sentences):
+            firsts = np.cumsum(packed.words) - packed.words
+            firsts -= (np.cumsum(counts) - counts)[packed.examples_of]
+            self.split = np.stack([packed.examples_of, firsts, packed.words], axis=1)
         if not self.paired:
             return [packed], counts, None
         sizes = packed.row_words.counts

@@ -403,7 +403,7 @@ class FeatureBased(Method):
         options = {"training": False, **size, **self._asks}
         options |= _inputs_of(head)
         source = store.batches(self.layers, words=words, **options)
-        logits = [None] * len(store)
+        logits = [None] * len(store.rows)
         for rows, outputs in run_on(task_network, source, verbose):
             for row, output in by_row(rows, outputs):
                 logits[row] = output
@@ -413,12 +413,17 @@ class FeatureBased(Method):
 
 def _inputs_of(head):
     """Returns options of `FeatureStore.batches` for inputs of a head other than features."""
-    return {"predicate_marks": head.marks_predicates, "sentence_ids": head.reads_documents}
+    documents = head.reads_documents
+    return {
+        "predicate_marks": head.marks_predicates,
+        "sentence_ids": documents,
+        "in_windows": not documents,
+    }
 
 
 class StoredRows:
-    """Rows of a store for a head's `decode`: each row is an example."""
+    """Rows of a store for a head's `decode`; with `whole`, each row is an example."""
 
-    def __init__(self, store):
-        self.examples_of = np.arange(len(store))
-        self.words = store.counts
+    def __init__(self, store, whole=False):
+        self.examples_of = np.arange(len(store)) if whole else store.rows[:, 0]
+        self.words = store.counts if whole else store.rows[:, 2]

@@ -32,7 +32,7 @@ from keras_plm.transfer._feature_rows import TOKENS, feature_rows
 from keras_plm.transfer.layer_choices import LAYER_CHOICES, layer_choice
 
 # Version of the content of a store.
-VERSION = 2
+VERSION = 3
 
 
 def fitting(tokenizer, encoder):
@@ -64,6 +64,8 @@ class FeatureStore:
         parts: (N, 2, 2) start and number of the vectors of the first and the second text of each
             example; `None` for single texts.
         pairs: Whether an example has vectors of two separate texts.
+        rows: (R, 3) example, first vector and number of vectors of each row that the encoder read:
+            one per example, or one for each window of a long list of words.
         windows: The `Windows` with `pool="tokens"`, which are then the examples of the store.
         pair_positions: `PairPositions` of the two texts of each example, or `None`.
 
@@ -85,6 +87,7 @@ class FeatureStore:
         self.array, self.counts = arrays.features, arrays.counts
         self.parts, self.pairs = arrays.parts, arrays.pairs
         self.starts = np.cumsum(self.counts) - self.counts
+        self.rows = self._whole_rows() if arrays.rows is None else arrays.rows
         self.windows = windows
         self.pair_positions = None if windows is None else windows.pair_positions
         if windows is None and self.parts is not None:
@@ -206,7 +209,8 @@ class FeatureStore:
     def _write(cls, final, encoder, rows, content, each, shape, batch_size, verbose):
         """Writes the store of some `feature_rows` to a folder."""
         sources, counts, parts = content
-        writing = _feature_files.writing(final, shape, counts, parts, rows.pooled_pairs)
+        pairs, split = rows.pooled_pairs, rows.split
+        writing = _feature_files.writing(final, shape, counts, parts, pairs, split)
         with writing as array:
             begin = 0
             for source, sizes in zip(sources, each, strict=True):
@@ -319,6 +323,7 @@ class FeatureStore:
         pair_positions: bool = False,
         predicate_marks: bool = False,
         sentence_ids: bool = False,
+        in_windows: bool = False,
         **options,
     ) -> Batches:
         """Creates `Batches` of features for a head's task network.
@@ -335,6 +340,8 @@ class FeatureStore:
             predicate_marks: If True, `x` also holds marks of predicates, see `data.batches`.
             sentence_ids: If True, `x` also holds the index of each word's sentence, see
                 `data.documents.sentence_ids`.
+            in_windows: If True, rows are the `rows` of the store, as in the batches of heads;
+                otherwise each example is a row.
             **options: Other arguments of `Batches`.
 
         Raises:
@@ -370,11 +377,17 @@ class FeatureStore:
         )
         rows.predicates = np.array(self.predicates) if predicate_marks else None
         rows.sentences = self.sentences if sentence_ids else None
-        alike = self.counts.min() == self.counts.max()
-        if alike and (training or self.counts.max() <= 2):  # pooled: one vector per text
-            options = {"buckets": [int(self.counts.max())], **options}
+        rows.places = self.rows if in_windows else self._whole_rows()
+        lengths = rows.places[:, 2]
+        if lengths.min() == lengths.max() and (training or lengths.max() <= 2):  # pooled
+            options = {"buckets": [int(lengths.max())], **options}
         options = {"fill_last": targets is not None, **options}
-        return Batches(self.counts, rows.collate, training=training, **options)
+        return Batches(lengths, rows.collate, training=training, **options)
+
+    def _whole_rows(self):
+        """Returns `rows` with one row for each example."""
+        numbers = np.arange(len(self))
+        return np.stack([numbers, 0 * numbers, self.counts], axis=1)
 
 
 def _check_size(shape, rows, feature_gb):
@@ -402,25 +415,27 @@ class _StoreRows:
         self.character_ids = store.word_character_ids if word_character_ids else None
         self.pair_positions = store.pair_positions if pair_positions else None
         self.few_shapes, self.predicates, self.sentences = few_shapes, None, None
+        self.places = None  # example, first vector and number of vectors of each row
 
     def collate(self, rows, length, rng, epoch):
-        store = self.store
-        features = stack_padded([store._held(row, self.choice) for row in rows], length)
-        real = np.arange(length) < store.counts[rows][:, None]
-        x = {"features": features, "padding_mask": real}
+        store, places = self.store, self.places[rows]
+        examples, firsts, counts = places.T
+        held = [store._held(example, self.choice) for example in examples]
+        real = np.arange(length) < counts[:, None]
+        x = {"features": self._stacked(held, places, length), "padding_mask": real}
         if self.words is not None:
-            vectors = [self.words._held(row, LAYER_CHOICES["last"])[:, 0] for row in rows]
-            x["words"] = stack_padded(vectors, length)
+            held = [self.words._held(example, LAYER_CHOICES["last"])[:, 0] for example in examples]
+            x["words"] = self._stacked(held, places, length)
         if self.character_ids is not None:
-            ends = store.starts + store.counts
-            character_ids = [self.character_ids[store.starts[row] : ends[row]] for row in rows]
-            x["word_character_ids"] = stack_padded(character_ids, length)
+            begins = store.starts[examples] + firsts
+            slices = map(slice, begins, begins + counts)
+            x["word_character_ids"] = stack_padded([self.character_ids[s] for s in slices], length)
         if self.predicates is not None:
-            marks = np.arange(length) == self.predicates[rows][:, None]
-            x["predicate_marks"] = marks.astype("int32")
+            marks = np.arange(length) == (self.predicates[examples] - firsts)[:, None]
+            x["predicate_marks"] = (marks & real).astype("int32")
         if self.sentences is not None:
             x["sentence_ids"] = documents.sentence_ids(
-                [self.sentences[row] for row in rows], length
+                [self.sentences[example] for example in examples], length
             )
         if self.pair_positions is not None:
             x |= self.pair_positions.arrays(
@@ -428,20 +443,26 @@ class _StoreRows:
             )
         if store.windows is not None:
             x["answer_mask"] = store.windows.answer_mask(rows, length)
-        return x, *self._targets(rows, length, real)
+        return x, *self._targets(places, length, real)
 
-    def _targets(self, rows, length, real):
+    @staticmethod
+    def _stacked(arrays, places, length):
+        """Returns the vectors of rows from those of their examples, padded."""
+        parts = zip(arrays, places, strict=True)
+        return stack_padded([array[first:][:count] for array, (_, first, count) in parts], length)
+
+    def _targets(self, places, length, real):
         """Returns `(y, weights)` of some rows."""
         if self.targets is None:
             return None, None
-        targets = [self.targets[row] for row in rows]
+        targets = [self.targets[example] for example, _, _ in places]
         if self.store.windows is not None:
-            return np.stack(targets), np.ones((len(rows), len(targets[0])), "float32")
+            return np.stack(targets), np.ones((len(targets), len(targets[0])), "float32")
         if np.ndim(targets[0]) == 0:
             return np.array(targets), None
         if np.ndim(targets[0]) == 2:  # of a document
             return documents.document_targets(targets, length), None
-        return stack_padded(targets, length), real.astype("float32")
+        return self._stacked(targets, places, length), real.astype("float32")
 
 
 _EVERY_LAYER = weakref.WeakKeyDictionary()  # encoder -> ids of its weights, model of all layers

@@ -362,7 +362,7 @@ class Probes(keras.Model):
             for row, part in zip(rows, parts, strict=False):
                 if row >= 0:
                     by_row[row] = part
-        decoded, rows_of = [], store.windows or StoredRows(store)
+        decoded, rows_of = [], store.windows or StoredRows(store, whole=True)
         for s in range(len(numbers)):
             outputs = [row[s] for row in by_row]
             finite = all(np.isfinite(output).all() for output in outputs)

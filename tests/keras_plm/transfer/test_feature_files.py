@@ -18,8 +18,8 @@ SHAPE = 5, 3, 4
 COUNTS = [2, 3]
 
 
-def written(folder, parts=None):
-    with _feature_files.writing(folder, SHAPE, COUNTS, parts) as array:
+def written(folder, parts=None, rows=None):
+    with _feature_files.writing(folder, SHAPE, COUNTS, parts, rows=rows) as array:
         array[:] = np.arange(60).reshape(SHAPE)
     _feature_files._checked.clear()  # like in a new process
     return folder
@@ -41,6 +41,24 @@ def test_written_arrays_are_read_back(tmp_path):
     assert arrays.counts.tolist() == COUNTS and arrays.parts.tolist() == parts
     with pytest.raises(ValueError, match="read-only"):
         arrays.features[0] = 0
+
+
+def test_rows_of_windows_must_follow_one_another(tmp_path):
+    rows = [[0, 0, 1], [0, 1, 1], [1, 0, 3]]
+    folder = written(tmp_path / "a", rows=rows)
+    assert _feature_files.read(folder).rows.tolist() == rows
+    for wrong in (
+        rows[:2],
+        [[0, 0, 2], [1, 1, 3]],
+        [[1, 0, 3], [0, 0, 2]],
+        [[0, 0, 2], [2, 0, 3]],
+        [[0, 0, 5]],
+        [0, 1, 2],
+        [],
+    ):
+        replaced(folder, "rows.npy", array=np.array(wrong, "i8"))
+        with pytest.raises(ValueError, match="rows must belong together"):
+            _feature_files.read(folder)
 
 
 def flip(folder):

@@ -12,8 +12,9 @@ from sklearn.pipeline import make_pipeline
 
 from keras_plm.data.packing import PackedExamples
 from keras_plm.data.task import Example
-from keras_plm.heads import Classifier, Tagger
+from keras_plm.heads import Classifier, CRFTagger, SemanticRoleLabeler, Tagger
 from keras_plm.layers import LayerChoice
+from keras_plm.models import WordVectors
 from keras_plm.tokenizers import Characters
 from keras_plm.transfer import (
     LAYER_CHOICES,
@@ -30,6 +31,7 @@ from keras_plm.transfer import (
 )
 from tests.helpers.checks import assert_close, to_numpy, under_torch
 from tests.helpers.small_encoders import (
+    LETTERS,
     TOKENIZER,
     WORDS,
     encoder,
@@ -121,6 +123,58 @@ def test_features_of_long_sentences_join_their_windows():
     assert features.shape == (32, 16)
     (first,) = extract_features(model, TOKENIZER, [words[:10]])
     np.testing.assert_allclose(features[:10], first, atol=4e-3)
+
+
+def long_sentences(head, count=12):
+    """Sentences of 25 or 3 words, where the encoder reads 10, for a head."""
+    rng, made = np.random.default_rng(0), []
+    for size in [25, 3] * (count // 2):
+        words = rng.choice(LETTERS, size).tolist()
+        label = ["O"] * (size - 1) + ["B-A"]
+        if head is Classifier:
+            label = "yes" if "a" in words else "no"
+        predicate = size * 2 // 3 if head is SemanticRoleLabeler else None
+        made.append(Example(words, label, predicate=predicate))
+    return made
+
+
+@pytest.mark.compiles
+@pytest.mark.quick_cases("Tagger")
+@pytest.mark.parametrize(
+    "head", [Tagger, CRFTagger, SemanticRoleLabeler, Classifier], ids=lambda head: head.__name__
+)
+def test_a_reader_reads_long_sentences_in_the_windows_of_its_head(head, tmp_path):
+    """The score on stored features is that of the model."""
+    train, model = long_sentences(head), encoder()
+    labels = head.labels_of(train)
+    words = WordVectors.from_vectors(LETTERS, np.eye(len(LETTERS), dtype="float32"))
+    method = FeatureBased(layers="last", reader="bilstm", units=5, **FAST)
+    options = {"labels": labels, "store": tmp_path, "words": words}
+    fitted = method.fit(model, head, TOKENIZER, train, train, **options)
+    store = FeatureStore.build(tmp_path, model, TOKENIZER, train)
+    word_store = FeatureStore.build_words(tmp_path, words, model, TOKENIZER, train)
+    assert len(store) == 12 and store.counts.max() == 25 and len(store.rows) == 6 * 4
+    arguments = head, fitted.task_network, store, labels, word_store
+    if head in (CRFTagger, SemanticRoleLabeler):
+        assert method.predict(*arguments) == fitted.predict(train)
+        return
+    stored = method.predict(*arguments, probabilities=True)
+    for one, other in zip(stored, fitted.predict(train, probabilities=True), strict=True):
+        np.testing.assert_allclose(one, other, atol=4e-3)  # features are stored in float16
+
+
+@pytest.mark.backend_neutral
+def test_a_predicate_is_marked_in_its_window_only(tmp_path):
+    examples = long_sentences(SemanticRoleLabeler)
+    store = FeatureStore.build(tmp_path, encoder(), TOKENIZER, examples)
+    options = {"training": False, "batch_size": 24, "buckets": 1, "in_windows": True}
+    source = store.batches("last", predicate_marks=True, **options)
+    x, found = source[0][0], {}
+    for row, marks in zip(source.rows(0), x["predicate_marks"], strict=True):
+        example, first, count = store.rows[row]
+        assert not marks[count:].any()
+        found.setdefault(int(example), []).extend((first + np.flatnonzero(marks)).tolist())
+    assert [found[i] for i in range(12)] == [[e.predicate] for e in examples]
 
 
 @pytest.mark.compiles
