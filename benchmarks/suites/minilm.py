@@ -51,6 +51,7 @@ RANDOM_TASKS = ("wikigold", "sst5", "mrpc", "stsb")  # LoRA and random weights
 # A task whose best rate was the first or last of its list has the wide list.
 WIDE_RATES = "1e-5,3e-5,1e-4,3e-4"
 TAGGER_RATES, NEW_WEIGHTS_RATES = "3e-5,1e-4,3e-4", "1e-4,3e-4,1e-3"
+LORA_RATES = "3e-4,1e-3,3e-3,1e-2"
 # Columns and rows of the short table in README: tasks, and methods with their rows. `None` selects
 # the frozen layers that are best on the dev set.
 BRIEF_TASKS = {
@@ -200,9 +201,11 @@ def jobs_of(released, workspace, encoder=None):
             run = released.network(task, layers)
             jobs.append(Job(task, folder, run, needs=needed, stage=NETWORKS))
     for task in (task for task in tasks if task in RANDOM_TASKS):
-        new = ({"method": "scratch"}, {"lora_rank": 8})
-        runs = [released.trained(task, NEW_WEIGHTS_RATES, **fields) for fields in new]
-        runs.append(released.probe(task, "elmo_mix", "randomly_initialised"))
+        runs = [
+            released.trained(task, NEW_WEIGHTS_RATES, method="scratch"),
+            released.trained(task, LORA_RATES, lora_rank=8),
+            released.probe(task, "elmo_mix", "randomly_initialised"),
+        ]
         jobs += [Job(task, encoder, run, stage=OTHERS) for run in runs]
     return jobs
 
