@@ -16,7 +16,7 @@ from keras_plm.data.formats.tables import is_empty, table_rows
 from keras_plm.data.task import Unlabelled
 from keras_plm.datasets.tasks import conll_column, is_conll
 from keras_plm.files.arrays import as_weight
-from keras_plm.files.json_files import check_shape
+from keras_plm.files.json_files import Whole, check_shape
 from keras_plm.files.opening import plain_name, similar
 from keras_plm.files.saveable import check_model_file, described_error
 from keras_plm.files.writing import write_text
@@ -76,7 +76,8 @@ def read_inputs(path, model, text="text", pair=None, tagger=None):
     - CoNLL (ending in .conll, .conllu, .iob or .bio), for a `Tagger`. Words are in the column
       `text`; by default it is the first, in CoNLL-U the second. Tags are optional.
     - CSV, TSV and JSONL, by columns. A JSONL text may be a list of words. A `MultipleChoice` reads
-      the list at "choices", a `SemanticRoleLabeler` the index of a word at "predicate".
+      the list at "choices", a `SemanticRoleLabeler` the index of a word at "predicate", or JSONL
+      as `read_roles`, with or without arguments.
     - For a `CoreferenceResolver`, JSONL with a document's lists of words at "sentences"; otherwise
       one sentence per line, with spaces between words and an empty line after each document.
     - Otherwise one text per line. A tab separates the two texts of a pair; spaces separate the
@@ -121,8 +122,8 @@ def read_inputs(path, model, text="text", pair=None, tagger=None):
     if model.marks_predicates and not is_table:
         raise ValueError(
             "A `SemanticRoleLabeler` reads a .csv, .tsv or .jsonl file with the columns 'text' and "
-            "'predicate', the index of a word from 0; or other files with `--tagger`, a model that "
-            f"finds verbs. Received: {path.name}"
+            "'predicate', the index of a word from 0; .jsonl in the layout of training; or other "
+            f"files with `--tagger`, a model that finds verbs. Received: {path.name}"
         )
     if not is_table:
         names = {"text": text if text != "text" and not is_conll(path) else None, "pair": pair}
@@ -138,6 +139,9 @@ def read_inputs(path, model, text="text", pair=None, tagger=None):
             Unlabelled(e.text, where=e.where, lines=e.lines)
             for e in read_conll(path, column, labelled=False)
         ]
+    if model.marks_predicates and text == "text" and name.endswith(".jsonl"):
+        if "predicates" in next(iter(table_rows(path)), ("", {}))[1]:
+            return _sentences_with_predicates(path)
     examples = list(_rows(path, model, text, pair) if is_table else _lines(path, model))
     if not examples:
         raise ValueError(f"{path} must hold a text. Received: an empty file")
@@ -270,6 +274,25 @@ def _rows(path, model, text, pair):
         predicate = _predicate(where, row, found) if model.marks_predicates else None
         second = row[pair] if pair else None
         yield Unlabelled(found, second, choices=choices, where=where, predicate=predicate)
+
+
+def _sentences_with_predicates(path):
+    """Reads the predicates of sentences from a file like those of training; see `read_roles`."""
+    examples = []
+    for where, row in table_rows(path):
+        check_shape(row, {"words": [str], "predicates": [{"index": Whole()}]}, where)
+        words = row["words"]
+        if not words or any(map(is_empty, words)):
+            raise ValueError(
+                f"{where}: A sentence must have words, none of them empty. "
+                f"Received: words={words!r:.60}"
+            )
+        for predicate in row["predicates"]:
+            index = _predicate(where, {"predicate": predicate["index"]}, words)
+            examples.append(Unlabelled(words, predicate=index, where=where))
+    if not examples:
+        raise ValueError(f"{path}: No predicate in this file. Received: sentences without one")
+    return examples
 
 
 def _predicate(where, row, words):

@@ -185,6 +185,32 @@ def test_predict_reads_predicates_from_files(tmp_path):
 
 @pytest.mark.full
 @pytest.mark.backend_neutral
+def test_predict_reads_the_layout_of_training(tmp_path):
+    model, path = model_of(), tmp_path / "in.jsonl"
+    words = ["a", "c", "b"]
+    with_arguments = {"index": 2, "arguments": [[0, 1, "ARG0"], [2, 3, "V"]]}
+    rows = [
+        {"id": "s1", "words": words, "predicates": [with_arguments, {"index": 0}]},
+        {"words": ["d"], "predicates": []},
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = read_inputs(path, model)
+    assert [(e.text, e.predicate, e.where) for e in found] == [
+        (words, 2, f"{path}:1"), (words, 0, f"{path}:1"),
+    ]  # fmt: skip
+    for row, message in (
+        ({"words": words, "predicates": [{"index": 3}]}, "in.jsonl:1: 'predicate'.*0 to 2.*: 3"),
+        ({"words": ["a", ""], "predicates": [{"index": 0}]}, "in.jsonl:1: .*must have words"),
+        ({"predicates": [{"index": 0}]}, "in.jsonl:1: .*words"),
+        ({"words": words, "predicates": []}, "No predicate in this file"),
+    ):
+        path.write_text(json.dumps(row))
+        with pytest.raises(ValueError, match=message):
+            read_inputs(path, model)
+
+
+@pytest.mark.full
+@pytest.mark.backend_neutral
 def test_predict_finds_predicates_with_a_tagger(tmp_path, capsys):
     model, tagger = model_of(), Tagger(encoder(), ["NOUN", "VERB"], tokenizer=TOKENIZER)
     tagger.task_network.get_layer("logits").set_weights(
