@@ -1,5 +1,6 @@
 """Hugging Face's configurations and weights: checks of settings, and joining of shards."""
 
+import contextlib
 import math
 import warnings
 from pathlib import Path
@@ -42,10 +43,8 @@ def check_own(folder, names, writer):
     config = folder / "config.json"
     found = {}
     if config.is_file():
-        try:
+        with contextlib.suppress(ValueError):
             found = read_json(config, dict)
-        except ValueError:
-            pass
     # `transformers` keeps our mark in the configurations that it writes.
     own = str(found.get(MARK)).startswith("keras_plm") and "transformers_version" not in found
     foreign = [] if own else [name for name in names if (folder / name).exists()]
