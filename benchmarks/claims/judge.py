@@ -35,7 +35,8 @@ LIMIT = (
 )
 RULE = (
     "Effects are in points unless another unit is named. Their 95 % intervals are not adjusted for "
-    "the number of claims. The smallest detectable difference is 2.8 standard errors. The standard "
+    "the number of claims. Those over seeds only are narrower, because they leave out the spread "
+    "of test examples. The smallest detectable difference is 2.8 standard errors. The standard "
     "error is the interval's width over 3.92. Four of five such experiments would detect a "
     "difference of this size in a single test; a verdict of a table with several claims needs a "
     "larger one. Verdicts use the 5 % level after Holm's correction among the claims of one "
@@ -158,6 +159,8 @@ def _measure(row, claim, results):
     elif fewest < LEAST:
         notes.append(f"fewer than {LEAST} seeds: no verdict")
     _see(row)
+    if row["basis"].startswith("seeds, descriptive"):
+        row["detectable"] = None  # without a test
     row["note"] = _notes(*notes)
     return None if isinstance(examples, str) else examples
 
@@ -335,6 +338,7 @@ def _effect(row):
     said = f"{_two(row['means'], 1)}: {_signed(row['effect'])} {row['unit']}"
     if row["low"] is not None:
         said += f" ({_signed(row['low'])} to {_signed(row['high'])})"
+    if row["detectable"] is not None:
         said += f", detectable: {row['detectable']:.1f}"
     if row["adjusted"] is not None:
         said += f", p {row['adjusted']:.2g} after Holm"
@@ -373,7 +377,7 @@ def markdown(found, brief=False):
     """
     lines = [f"**{counts_line(found)}**", ""]
     lines += ["| published ordering | task here | trained on | verdict | here | effect (95 %) "
-              "| detectable | seeds | published |",
+              "| detectable | interval over | published |",
               "|---|---|---:|---|---:|---:|---:|---:|---|"]  # fmt: skip
     for source in dict.fromkeys(row["source"] for row in found):
         rows = [row for row in found if row["source"] == source and row["effect"] is not None]
@@ -383,12 +387,13 @@ def markdown(found, brief=False):
             effect, seen = _signed(row["effect"]), ""
             if row["low"] is not None:
                 effect += f" ({_signed(row['low'])} to {_signed(row['high'])})"
-                seen = f"{row['detectable']:.1f}"
+                seen = "" if row["detectable"] is None else f"{row['detectable']:.1f}"
             effect += "" if row["unit"] == "points" else f" {row['unit']}"
             task = row["task"] + (f" ({row['metric'].replace('_', ' ')})" if row["metric"] else "")
             cells = [row["statement"], task, trained_on(row), row["verdict"]]
             cells += [_two(row["means"], 1), effect, seen]
-            cells += ["{} and {}".format(*row["seeds"])]
+            over = "{} and {} seeds".format(*row["seeds"])
+            cells += [f"examples, {over}" if row["basis"] == "examples and seeds" else over]
             cells += [_published(row).removeprefix("published: ")]
             lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
     absent = Counter(row["source"] for row in found if row["verdict"] == "not run")

@@ -89,14 +89,13 @@ def run_on_ray(jobs, workspace, seeds, progress, finished=None, address="auto", 
         make, do = (ray.remote(function).options(**options) for function in (_make, _do))
         needs = dict.fromkeys(prerequisite for job in jobs for prerequisite in job.needs)
         made = {prerequisite: make.remote(workspace, prerequisite) for prerequisite in needs}
-        first = {
-            job: do.remote(workspace, job, 0, *(made[prerequisite] for prerequisite in job.needs))
-            for job in jobs
-        }
-        asked = {reference: (job, 0) for job, reference in first.items()}
+        first, asked = {}, {}
         for job, seed in work(jobs, seeds):
-            if seed:  # seed 0 chooses the learning rate
-                asked[do.remote(workspace, job, seed, first[job])] = job, seed
+            # Seed 0 chooses the learning rate.
+            after = [first[job]] if seed else [made[prerequisite] for prerequisite in job.needs]
+            reference = do.remote(workspace, job, seed, *after)
+            asked[reference] = job, seed
+            first.setdefault(job, reference)
         left, failed = [*made.values(), *asked], {}
         while left:
             ready, left = ray.wait(left)

@@ -220,16 +220,21 @@ def recommendation(frozen, tuned=None):
             f" Without an interval: {', '.join(unknown)}; scores of single examples are missing or "
             "replaced. Repeat the command to compute them."
         )
-    if min(len(choice.results) for choice in frozen) == 1:
-        words += " One seed has no spread: run two or more."
+    single = ["frozen features"] * (min(len(choice.results) for choice in frozen) == 1)
+    single += ["fine-tuning"] * (tuned is not None and len(tuned.results) == 1)
+    if single:
+        words += f" One seed has no spread: run two or more of {' and '.join(single)}."
     if tuned is None:
         return words
     taken = duration(tuned.seconds)
-    cost = f"One training takes {taken}, one frozen choice less than {LEAST} s."
+    cost = f"One training takes {taken}, one frozen choice on stored features less than {LEAST} s."
     if best.seconds >= LEAST:
         ratio = tuned.seconds / best.seconds
         shown = f"{ratio:.1f}" if ratio < 10 else f"{float(f'{ratio:.2g}'):,.0f}"
-        cost = f"One training takes {taken}, about {shown} times as long as one frozen choice."
+        cost = (
+            f"One training takes {taken}, about {shown} times as long as one frozen choice on "
+            "stored features."
+        )
     apart: Difference | None = best.above(tuned)
     if apart is None:
         gain = 100 * (summary(tuned.results)[0] - summary(best.results)[0])

@@ -299,7 +299,7 @@ class TestSeedsWithoutExamples:
         # Welch's interval of 10, by hand: two deviations of 1, t of 4 degrees of freedom 2.776.
         half = 2.776 * (2 / 3) ** 0.5
         assert [found["low"], found["high"]] == pytest.approx([10 - half, 10 + half], abs=1e-2)
-        assert found["detectable"] == pytest.approx(2.8 * half / 1.96, abs=1e-2)
+        assert found["detectable"] is None  # there is no test
         found = self.verdict(tmp_path, [50, 51, 52], [60, 61, 62])
         assert found["verdict"] == "contradicted (descriptive)"
 
@@ -322,6 +322,8 @@ class TestSeedsWithoutExamples:
         found = self.verdict(tmp_path, np.linspace(60, 64, 8), np.linspace(57, 61, 8))
         assert found["verdict"] == "reproduced" and found["basis"] == "seeds"
         assert found["p"] < 0.01 and "of these test examples" in found["note"]
+        width = found["high"] - found["low"]
+        assert found["detectable"] == pytest.approx(2.8 * width / 3.92)
         found = self.verdict(tmp_path, np.linspace(60, 64, 8), np.linspace(59.9, 63.9, 8))
         assert found["verdict"] == "not separable" and found["p"] > 0.5
 

@@ -101,12 +101,23 @@ def _answer(choices):
     return row | {
         "training examples": f"{first['counts']['train']:,}",
         "runs compared": str(len(choices)),
-        "interval over": "seeds" if scores_of_best is None else "seeds, examples",
+        "interval over": _drawn(best, scores_of_best),
     }
 
 
+def _drawn(choice, scores):
+    """Returns the units of the interval of a choice; one seed has no spread."""
+    seeds = ["seeds"] if len(choice.results) > 1 else []
+    return ", ".join(seeds + ([] if scores is None else ["examples"]))
+
+
 def _apart(best, of_best, other, of_other):
-    """Returns whether the interval of the difference of two choices excludes zero."""
+    """Returns whether the interval of the difference of two choices excludes zero.
+
+    It is False if one of them has a single seed.
+    """
+    if min(len(best.results), len(other.results)) == 1:
+        return False
     if of_best is None or of_other is None or best.parts.shape[1:] != other.parts.shape[1:]:
         _, low, high = _interval([(1, best), (-1, other)])
     else:

@@ -179,7 +179,8 @@ class Page:
         said = (
             "A claim is an ordering that a paper published, compared with the results here. An "
             "effect is a difference of means in the unit of the claim, by default points. Its "
-            "interval comes from a paired bootstrap over seeds and examples; p is adjusted within "
+            "interval comes from a paired bootstrap over seeds and examples or, where scores of "
+            "examples were not kept, from Welch's t test over seeds only; p is adjusted within "
             "a table (Holm). A claim that is not separable may still hold: a column states the "
             "smallest difference that this comparison detects. A verdict of few seeds is "
             "descriptive. Each encoder is one pre-trained checkpoint, which limits its verdicts."
@@ -199,8 +200,9 @@ class Page:
     def _cost_pictures_html(self):
         """Returns the plots of the folder with the most tasks, then the others, folded."""
         said = (
-            "Seconds are the mean over seeds; seed 0 includes the search of learning rates. A "
-            "number marks a run if no cheaper run is as good."
+            "Seconds are the mean over seeds; seed 0 includes the search of learning rates. Those "
+            "of a frozen encoder leave out the extraction of its features. A number marks a run if "
+            "no cheaper run is as good."
         )
         folders = sorted(self.cost_pictures, key=lambda name: -len(self.cost_pictures[name]))
         body = [f"<p>{said}</p>"]
@@ -225,8 +227,8 @@ class Page:
     def _costs_html(self):
         said = (
             "Seconds are mean ± standard deviation over seeds; seed 0 includes the search of "
-            "learning rates. For a frozen encoder, they include the training of the reader, and "
-            "the encoder passes unless its features were stored."
+            "learning rates. For a frozen encoder they are those of the reader, without the "
+            "extraction of the features."
         )
         return f"<p>{said}</p>" + "".join(
             _folded(f"{name}: {len(table.rows)} runs", _table_html(table, f"Costs of {name}"))

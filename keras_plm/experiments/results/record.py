@@ -48,8 +48,9 @@ class Record(collections.abc.Mapping):
         encoder_passes: Number of encoder passes over the training examples.
         learned_weights: Number of trained weights.
         flops: Estimate of the floating-point operations of one training, without the search: two
-            for each weight and token, three times as many if the weight is trained. It leaves out
-            embeddings and the products of two sequences in attention.
+            for each weight and token, three times as many if the weight is trained, twice as many
+            for the frozen weights under LoRA. It leaves out embeddings and the products of two
+            sequences in attention.
         feature_bytes: Size of the stored features of the training and dev examples, in bytes.
         peak_mb: Peak memory of the process since the run began, in megabytes.
         backend: Keras backend.

@@ -18,10 +18,14 @@ def flops(runner, run, learned_weights):
         for weight in runner.pretrained.weights
         if len(weight.shape) > 1 and "embedding" not in weight.path
     )
-    trained = learned_weights if run.reads_features else encoder
-    frozen = encoder if run.reads_features else 0
     tokens = _count_tokens(runner.tokenizer, runner.train_examples(run))
-    return 2 * tokens * (frozen + TRAINING * run.epochs * trained)
+    if run.reads_features:
+        return 2 * tokens * (encoder + TRAINING * run.epochs * learned_weights)
+    whole = sum(int(np.prod(weight.shape)) for weight in runner.pretrained.weights)
+    of_step = TRAINING * (encoder + max(learned_weights - whole, 0))
+    if run.lora_rank:  # frozen matrices have no gradient, the trained ones have
+        of_step = (TRAINING - 1) * encoder + TRAINING * learned_weights
+    return 2 * tokens * run.epochs * of_step
 
 
 def _count_tokens(tokenizer, examples):

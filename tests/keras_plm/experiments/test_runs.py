@@ -531,3 +531,7 @@ def test_flops_follow_from_weights_and_tokens():
     tuned, read = Run(epochs=5), Run(method="features", epochs=5)
     assert flops(runner, tuned, 999) == 2 * tokens * 3 * 5 * matrices
     assert flops(runner, read, 18) == 2 * tokens * (matrices + 3 * 5 * 18)
+    lora = Run(epochs=5, lora_rank=2)
+    assert flops(runner, lora, 18) == 2 * tokens * 5 * (2 * matrices + 3 * 18)
+    whole = runner.pretrained.count_params()
+    assert flops(runner, tuned, whole + 7) == 2 * tokens * 3 * 5 * (matrices + 7)
