@@ -300,7 +300,9 @@ class RemoteFunction:
         return Reference(self.function(*(getattr(a, "value", a) for a in arguments)))
 
 
-def test_failed_prerequisite_on_ray_fails_only_its_jobs(workspace, done, monkeypatch):
+@pytest.fixture
+def fake_ray(monkeypatch):
+    """Replaces Ray: each task runs when it is submitted."""
     ray = types.SimpleNamespace(
         remote=RemoteFunction,
         init=lambda *arguments, **options: None,
@@ -310,6 +312,14 @@ def test_failed_prerequisite_on_ray_fails_only_its_jobs(workspace, done, monkeyp
     )
     monkeypatch.setitem(sys.modules, "ray", ray)
 
+
+def test_ray_gets_the_jobs_stage_by_stage(workspace, done, fake_ray):
+    late = dataclasses.replace(job("cola"), stage=1)
+    assert run_on_ray([late, job("rte")], workspace, 2, lambda line: None) == {}
+    assert done == [("rte", 1, 0), ("rte", 1, 1), ("cola", 1, 0), ("cola", 1, 1)]
+
+
+def test_failed_prerequisite_on_ray_fails_only_its_jobs(workspace, done, fake_ray):
     def make(progress):
         raise ValueError("No file books/train.txt")
 
