@@ -190,7 +190,8 @@ class MultiHeadAttention(keras.layers.Layer):
         key: (B, S, D_key); `value` when omitted.
         padding_mask: (B, S), True at real source positions. When omitted, the mask that Keras
             attached to the source, if any.
-        attention_mask: (B, T, S) or (T, S), True where query t may attend to key s.
+        attention_mask: (B, T, S) or (T, S), True where query t may attend to key s. The output of a
+            query that may attend to no key has a wrong gradient under torch: give it weight 0.
         causal: If True, query t attends only to keys 0 ... t.
 
     Returns:

@@ -109,12 +109,9 @@ class WithLanguageModel(FitsBatches, keras.Model):
         weights = {"task": 1.0, "language_model": self.weight}
         super().compile(optimizer=optimizer, loss=losses, loss_weights=weights, **kwargs)
 
-    def compile_from_config(self, config):
-        config = keras.saving.deserialize_keras_object(config)
-        del config["loss_weights"]  # `compile` sets them
-        self.compile(**{**config, "loss": config["loss"]["task"]})
-        if self.built:
-            self.optimizer.build(self.trainable_variables)
+    def _compile_again(self, config):
+        config = {name: value for name, value in config.items() if name != "loss_weights"}
+        self.compile(**{**config, "loss": config["loss"]["task"]})  # which sets the weights
 
     def get_config(self):
         head = keras.saving.serialize_keras_object(self.head)

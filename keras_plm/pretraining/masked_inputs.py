@@ -83,8 +83,9 @@ def choose_positions(candidates, lengths, rng, rate=0.15, word_starts=None):
         lengths: (B,) number of tokens of each row, including special ones.
         rng: A NumPy `Generator`.
         rate: Fraction of a row's tokens.
-        word_starts: (B, T), True where a word begins: all tokens of a word are chosen together.
-            `None` chooses tokens one by one.
+        word_starts: (B, T), True where a word begins: all tokens of a word are chosen together. A
+            word with more than `max_positions` is cut, and chosen only if all words of its row are
+            so long. `None` chooses tokens one by one.
 
     Returns:
         (B, T), True at the chosen tokens, at most `max_positions(T, rate)` in a row.
@@ -104,7 +105,10 @@ def choose_positions(candidates, lengths, rng, rate=0.15, word_starts=None):
     else:
         # All tokens of a word have the priority of its first token.
         word = np.maximum.accumulate(np.where(word_starts, steps, 0), axis=1)
-        order = _by_priority(np.take_along_axis(priority, word, axis=1), candidates)
+        places = word + len(steps) * np.arange(len(word))[:, None]
+        sizes = np.bincount(places[candidates], minlength=word.size)[places]
+        priority = np.take_along_axis(priority, word, axis=1) + (sizes > most)
+        order = _by_priority(priority, candidates)
         # Round down to the end of a word, but up if the first word is too long.
         ends = np.diff(np.take_along_axis(word, order, axis=1), axis=1, prepend=-1) != 0
         whole = np.where(ends & (steps <= counts[:, None]), steps, 0).max(axis=1)

@@ -94,7 +94,8 @@ class StepCounter(keras.callbacks.Callback):
         self.batches.step = self.steps - self.before
 
     def on_train_batch_end(self, batch, logs=None):
-        self.steps = self._begun + batch + 1
+        # With `steps_per_execution`, Keras counts past the end of an epoch.
+        self.steps = self._begun + min(batch + 1, len(self.batches))
 
     def on_test_begin(self, logs=None):
         self.validates = True

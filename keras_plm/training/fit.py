@@ -99,9 +99,13 @@ class FitsBatches(Saveable):
             if i in frozen:
                 layer.trainable = False
         config = {name: value for name, value in config.items() if name != FROZEN}
-        self.compile(**keras.saving.deserialize_keras_object(config))
+        self._compile_again(keras.saving.deserialize_keras_object(config))
         if self.built:
             self.optimizer.build(self.trainable_variables)
+
+    def _compile_again(self, config):
+        """Compiles a loaded model with the arguments of its `compile`."""
+        self.compile(**config)
 
     def fit(self, x=None, *args, class_weight=None, shuffle=True, callbacks=None, **kwargs):
         warn_of_slow_precision(self)
@@ -167,6 +171,7 @@ class FitsBatches(Saveable):
             with _without_pooler_warning(), memory_errors(counter), running:
                 return super().fit(x, *args, **options, **kwargs)
         finally:
+            counter.on_train_end()  # also after an interrupt
             source.class_weight, source.pad_to_longest = before, to_longest
 
     def _read_scaled(self, source):

@@ -40,6 +40,8 @@ def _sentence(counter, error):
     *finished, (rows, length) = _shapes(counter)
     fitted = max(finished, key=lambda shape: shape[0] * shape[1], default=None)
     received = f"a batch of {rows:,} rows of {length:,} positions"
+    several = counter.batches.micro_batches
+    received += f" in {several} micro-batches" if several > 1 else ""
     size = rows * length // 2
     if fitted is not None and fitted[0] * fitted[1] < rows * length:
         received += f", after a largest one of {fitted[0]:,} rows of {fitted[1]:,}"
@@ -51,7 +53,8 @@ def _sentence(counter, error):
     else:
         choose = "a smaller `max_length`"
     return (
-        f"A training step must fit into the memory of the device: choose {choose}, micro-batches "
+        f"A training step must fit into the memory of the device: choose {choose}, "
+        f"{'more ' if several > 1 else ''}micro-batches "
         "(`in_micro_batches`, --accumulation-steps), or recomputation in the backward pass "
         f"(`layers.recompute_blocks`, --remat). Received: {received}; "
         f"{said}"

@@ -220,10 +220,13 @@ def test_released_formats_merge_lora_into_the_weights(tmp_path):
 @pytest.mark.backend_neutral
 def test_compiled_head_with_auxiliary_language_model_loads(tmp_path):
     model = MODELS["WithLanguageModel"]()
+    model.encoder.token_embedding.trainable = False
     model.compile("adam")
     model.save(tmp_path / "model.keras")
     again = keras.saving.load_model(tmp_path / "model.keras")
     assert again.weight == model.weight and again.head.labels == LABELS
+    assert not again.encoder.token_embedding.trainable
+    assert len(again.trainable_weights) == len(model.trainable_weights)
     rows = [Example("a", "no"), Example("b", "yes")]
     losses = []
     for each in (model, again):

@@ -12,6 +12,7 @@ from keras_plm.heads import Classifier
 from keras_plm.layers import TokenEmbedding
 from keras_plm.models import BERT, TransformerEncoder
 from keras_plm.pretraining import CausalLM, MaskedLM, MaskedTokenScores, masked_lm_batches
+from keras_plm.pretraining.masked_inputs import choose_positions
 from keras_plm.tokenizers import BytePair, Characters, WordPiece, Words
 from keras_plm.training.optimizers import BertAdamW
 from tests.helpers.checks import assert_close, to_numpy
@@ -290,6 +291,21 @@ def test_without_next_sentence(stream):
     assert set(y) == {"masked_lm"} and not x["segment_ids"].any()
     model = MaskedLM(BERT(25, **SIZE), next_sentence=False)
     assert set(model.output) == {"masked_lm"}
+
+
+@pytest.mark.backend_neutral
+@pytest.mark.parametrize("seed", range(5))
+def test_words_longer_than_the_room_are_not_cut(seed):
+    """Two positions of sixteen are masked: of words of 4, 5 and 2 tokens only the last fits."""
+    candidates, starts = np.zeros((2, 1, 16), bool)
+    candidates[0, 1:12] = True
+    starts[0, [0, 1, 5, 10, 12]] = True
+    rng = np.random.default_rng(seed)
+    chosen = choose_positions(candidates, np.array([13]), rng, word_starts=starts)
+    assert chosen[0].nonzero()[0].tolist() == [10, 11]
+    candidates[0, 10:12] = False  # now one of them must be cut
+    chosen = choose_positions(candidates, np.array([11]), rng, word_starts=starts)
+    assert chosen[0].nonzero()[0].tolist() in ([1, 2], [5, 6])
 
 
 @pytest.mark.backend_neutral

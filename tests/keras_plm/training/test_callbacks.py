@@ -94,6 +94,36 @@ def test_other_callbacks_get_numbers(monkeypatch):
     assert all(type(logs["loss"]) is float for logs in printed)
 
 
+def test_steps_are_counted_to_the_end_of_an_epoch():
+    """With two steps per execution, Keras counts past an odd number of batches."""
+    source = batches(batch_size=1)
+    counter, count = StepCounter(source), len(source)
+    assert count % 2
+    for epoch in range(2):
+        counter.on_epoch_begin(epoch)
+        assert source.step == epoch * count
+        for batch in range(1, count + 1, 2):
+            counter.on_train_batch_end(batch)
+    assert counter.steps == 2 * count
+
+
+def test_an_interrupted_fit_keeps_the_number_of_its_steps():
+    model, source = Plain(), batches()
+    model.compile("sgd", loss="mse")
+    steps = len(source) + 2
+
+    class Stops(keras.callbacks.Callback):
+        reads_tensors = True
+
+        def on_train_batch_end(self, batch, logs=None):
+            if int(self.model.optimizer.iterations) == steps:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(source, epochs=3, verbose=0, callbacks=[Stops()])
+    assert source.step == steps
+
+
 def test_the_progress_bar_reads_now_and_then(monkeypatch, capsys):
     monkeypatch.setattr(callbacks, "PERIOD", 1e9)
     assert fitted(monkeypatch=monkeypatch, verbose=1)[0] == 1
