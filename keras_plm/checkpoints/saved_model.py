@@ -115,12 +115,13 @@ def _check_exportable(model, pairs):
     if model.trained_on_pairs not in (None, pairs):
         read = "pairs of texts" if model.trained_on_pairs else "single texts"
         raise ValueError(
-            f"This model was trained on {read}: export it with pairs={model.trained_on_pairs}. "
-            f"Received: pairs={pairs}"
+            f"This model was trained on {read}: export it with pairs={model.trained_on_pairs} "
+            f"({'with' if model.trained_on_pairs else 'without'} --pairs). Received: pairs={pairs}"
         )
     if model.pairs and not pairs:
         raise ValueError(
-            "This model compares two texts: export it with pairs=True. Received: pairs=False"
+            "This model compares two texts: export it with pairs=True (--pairs). "
+            "Received: pairs=False"
         )
 
 

@@ -211,6 +211,10 @@ def run_all(flags, runs, between=None):
 def describe_labels(runner, run):
     """Describes the labels of the examples of a run in sentences, with a warning on odd ones."""
     labels = [[example.label for example in part] for part in runner.all_examples(run)]
+    if runner.task.head.scores:
+        train = [float(label) for label in labels[0]]
+        mean = sum(train) / len(train)
+        return [f"training scores from {min(train):g} to {max(train):g}, mean {mean:.3g}"]
     counts = [Counter(of_part) for of_part in labels]
     every = Counter(example.label for example in runner.examples["train"])  # a part may lack some
     found = sorted(((label, counts[0][label]) for label in every), key=lambda pair: -pair[1])

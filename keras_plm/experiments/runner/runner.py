@@ -256,10 +256,11 @@ class Runner:
         )
         saved = ""
         if model_file is not None:
-            save_model(self, run, model, record, labels, model_file)
+            older = save_model(self, run, model, record, labels, model_file)
             size = model_file.stat().st_size / 1e6
             part = " with its frozen encoder" if run.reads_features else ""
             saved = f"; the model{part} is {model_file} ({size:,.1f} MB)"
+            saved += "" if older is None else f"; the older model is kept as {older.name}"
         parts = {name: summands(m, truth, predicted) for name, m in self.task.metrics.items()}
         parts = {name: part for name, part in parts.items() if part is not None}
         with self.kept.changing():  # no other process writes a seed of other settings

@@ -10,6 +10,8 @@ from keras_plm.transfer.probing.probes import Probe
 def save_model(runner, run, model, record, labels, path):
     """Saves the trained model of a run; a reader of features gets its frozen encoder.
 
+    An older model of another result gets the first digits of that result's hash after its name.
+
     Args:
         runner: A `Runner`.
         run: The `Run`.
@@ -17,11 +19,18 @@ def save_model(runner, run, model, record, labels, path):
         record: The `Record` of the run.
         labels: Labels of the task.
         path: The file.
+
+    Returns:
+        The path of the older model; `None` if there was none.
     """
+    older = None
+    if path.is_file() and (found := hash_in(path)) != record.hash:
+        older = path.replace(path.with_name(f"{path.name}.{found[:8] if found else 'older'}"))
     with replacing(path, ".keras") as temporary:
         _whole(runner, run, model, record, labels).save(temporary)
         with zipfile.ZipFile(temporary, "a") as archive:
             archive.comment = record.hash.encode()
+    return older
 
 
 def hash_in(path):

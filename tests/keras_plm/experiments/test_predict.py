@@ -135,6 +135,13 @@ def test_run_saves_a_model_that_predicts(tmp_path, capsys):
     assert main(["predict", "--model", str(file), str(tmp_path / "mine.csv"), *out]) == 0
     found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert len(found) == 40 and sum(found[0]["probabilities"].values()) == pytest.approx(1)
+    # Another dropout has the same name.
+    before = file.read_bytes()
+    other = [*command, "--dropout", "0.3", "--save-model", str(tmp_path / "models")]
+    assert main(other) == 0
+    (older,) = (path for path in (tmp_path / "models").iterdir() if path != file)
+    assert older.read_bytes() == before and older.name.startswith(f"{file.name}.")
+    assert f"the older model is kept as {older.name}" in capsys.readouterr().out
 
 
 @pytest.mark.full

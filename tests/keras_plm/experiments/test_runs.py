@@ -24,6 +24,7 @@ from keras_plm.experiments.predict import open_model
 from keras_plm.experiments.results import SEEDS, folders_below, result_hash, result_name
 from keras_plm.experiments.runner import Runner
 from keras_plm.experiments.runner.costs import flops
+from keras_plm.heads import Classifier, Regressor
 from keras_plm.metrics import accuracy
 from keras_plm.models import BERT, WordVectors
 from keras_plm.tokenizers import WordPiece
@@ -408,13 +409,18 @@ def test_labels_are_described_with_warnings():
         "test": [Example("a text", label) for label in ["Good", "bad", "bad", "good"]],
     }
     runner = types.SimpleNamespace(
-        task=types.SimpleNamespace(metrics={"accuracy": accuracy}),
+        task=types.SimpleNamespace(metrics={"accuracy": accuracy}, head=Classifier),
         examples=examples,
         all_examples=lambda run: (
             examples["train"][: run.train_limit],
             *list(examples.values())[1:],
         ),
     )
+    scores = {name: [Example("a", x) for x in (0.5, 4.0, 3)] for name in examples}
+    regression = types.SimpleNamespace(
+        task=types.SimpleNamespace(head=Regressor), all_examples=lambda run: list(scores.values())
+    )
+    assert describe_labels(regression, Run()) == ["training scores from 0.5 to 4, mean 2.5"]
     assert describe_labels(runner, Run(train_limit=9))[0].endswith(
         ": Good 9, 0, 1; good 0, 1, 1; bad 0, 0, 2"
     )
