@@ -64,9 +64,9 @@ FAULTS = [
     Fault(
         "beams_of_a_fraction",
         "311d954",
-        "if not isinstance(num_beams, int | np.integer) or num_beams < 1:",
-        "if num_beams < 1:",
-        ("tests/keras_plm/decoding/test_decoding.py::test_bad_settings_are_named",),
+        'check_whole(num_beams, "num_beams", least=1)',
+        "pass",
+        ("tests/keras_plm/decoding/test_decoding.py::test_numbers_of_a_wrong_type_are_refused",),
     ),
     Fault(
         "stored_features_of_another_precision",
@@ -115,8 +115,8 @@ FAULTS = [
     Fault(
         "empty_texts",
         "0bc88f7",
-        'if clean and part in ("text", "pair") and is_empty(value):',
-        "if False:",
+        "and (is_empty(value) or any(map(is_empty, words)))",
+        "and False",
         ("tests/keras_plm/data/test_text_files.py::TestTables",),
     ),
     Fault(
