@@ -115,7 +115,7 @@ FAULTS = [
     Fault(
         "empty_texts",
         "0bc88f7",
-        "and (is_empty(value) or any(map(is_empty, words)))",
+        "and (not words or any(map(is_empty, words)))",
         "and False",
         ("tests/keras_plm/data/test_text_files.py::TestTables",),
     ),

@@ -35,17 +35,16 @@ LIMIT = (
 )
 RULE = (
     "Effects are in points unless another unit is named. Their 95 % intervals are not adjusted for "
-    "the number of claims. Those over seeds only are narrower, because they leave out the spread "
-    "of test examples. The smallest detectable difference is 2.8 standard errors. The standard "
-    "error is the interval's width over 3.92. Four of five such experiments would detect a "
-    "difference of this size in a single test; a verdict of a table with several claims needs a "
-    "larger one. Verdicts use the 5 % level after Holm's correction among the claims of one "
-    "published table. The test is a bootstrap over seeds and examples (three seeds or more) or, "
-    "where examples were not kept, Welch's t test (eight seeds or more). With fewer seeds and "
-    "without examples a verdict is at most descriptive. It then needs three seeds or more of each "
-    "side, all seeds of one side above all of the other, and a Welch interval that excludes 0. Up "
-    "to one in twenty pairs of equal methods looks like this by chance, and no correction for the "
-    "number of claims is applied."
+    "the number of claims. Those over seeds only leave out the spread of test examples. The "
+    "smallest detectable difference is 2.8 standard errors. The standard error is the interval's "
+    "width over 3.92. Four of five such experiments would detect a difference of this size in a "
+    "single test; a verdict of a table with several claims needs a larger one. Verdicts use the 5 "
+    "% level after Holm's correction among the claims of one published table. The test is a "
+    "bootstrap over seeds and examples (three seeds or more) or, where examples were not kept, "
+    "Welch's t test (eight seeds or more). With fewer seeds and without examples a verdict is at "
+    "most descriptive. It then needs three seeds or more of each side, all seeds of one side above "
+    "all of the other, and a Welch interval that excludes 0. Up to one in twenty pairs of equal "
+    "methods looks like this by chance, and no correction for the number of claims is applied."
 )
 
 
@@ -159,8 +158,6 @@ def _measure(row, claim, results):
     elif fewest < LEAST:
         notes.append(f"fewer than {LEAST} seeds: no verdict")
     _see(row)
-    if row["basis"].startswith("seeds, descriptive"):
-        row["detectable"] = None  # without a test
     row["note"] = _notes(*notes)
     return None if isinstance(examples, str) else examples
 
@@ -188,8 +185,8 @@ def _contrast(row, contrast):
 
 
 def _see(row):
-    """Adds the smallest detectable difference of one test, without Holm's correction, to a row."""
-    if row["low"] is not None:
+    """Adds the smallest detectable difference of a row's test, without Holm's correction."""
+    if row["low"] is not None and row["p"] is not None:
         row["detectable"] = SEEN * (row["high"] - row["low"]) / 3.92
 
 

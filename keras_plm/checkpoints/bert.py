@@ -420,7 +420,7 @@ def _settings(encoder, model, kind):
         "attention_probs_dropout_prob": encoder.dropout,
         "initializer_range": encoder.initializer_range,
         "layer_norm_eps": encoder.norm_epsilon,
-        **mark(),
+        **mark("save_bert"),
     }
     if kind and kind.per_label:
         labels = [str(label) for label in model.labels]

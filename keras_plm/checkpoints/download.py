@@ -136,7 +136,7 @@ def _fetch(name):
 
 
 def _has_tokenizer(folder):
-    files = ("tokenizer.json", "vocab.txt", "vocab.json", "assets/tokenizer")
+    files = ("tokenizer.json", "vocab.txt", "merges.txt", "assets/tokenizer")
     return any((folder / name).exists() for name in files)
 
 

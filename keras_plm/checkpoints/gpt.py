@@ -295,7 +295,7 @@ def save_gpt(
         "attn_pdrop": rate,
         "layer_norm_epsilon": encoder.norm_epsilon,
         "initializer_range": encoder.initializer_range,
-        **mark(),
+        **mark("save_gpt"),
     }
     if second:
         config["n_inner"] = encoder.intermediate_dim

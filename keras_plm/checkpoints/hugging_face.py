@@ -26,9 +26,9 @@ MARK = "written_by"  # marks our folders
 FIRST_READ = ("tokenizer.json", "special_tokens_map.json", "added_tokens.json")
 
 
-def mark():
-    """Returns the setting of `config.json` that marks our folders."""
-    return {MARK: f"keras_plm {keras_plm.__version__}"}
+def mark(writer):
+    """Returns the setting of `config.json` that marks the folders of a function."""
+    return {MARK: f"keras_plm {keras_plm.__version__} {writer}"}
 
 
 def check_own(folder, names, writer):
@@ -45,14 +45,16 @@ def check_own(folder, names, writer):
     if config.is_file():
         with contextlib.suppress(ValueError):
             found = read_json(config, dict)
+    words = str(found.get(MARK)).split()
+    own = words[:1] == ["keras_plm"] and (words[2:] or ["save_bert"]) == [writer]
     # `transformers` keeps our mark in the configurations that it writes.
-    own = str(found.get(MARK)).startswith("keras_plm") and "transformers_version" not in found
+    own = own and "transformers_version" not in found
     foreign = [] if own else [name for name in names if (folder / name).exists()]
     if "tokenizer_config.json" in names:
         foreign += [name for name in FIRST_READ if (folder / name).exists()]
     if foreign:
         raise ValueError(
-            f"{folder} holds files that {writer} did not write: name another folder. "
+            f"{folder} holds files without the mark of {writer}: name another folder. "
             f"Received: {foreign[0]} in {str(folder)!r}"
         )
 

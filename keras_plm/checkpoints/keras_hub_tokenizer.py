@@ -51,6 +51,8 @@ PRESET = {
 TWO_BETWEEN = ("RobertaTokenizer",)  # two texts are <s> a </s></s> b </s>
 WORD_PIECE = {"suffix_indicator": "##", "split": True, "oov_token": "[UNK]"}
 
+HIDDEN = "\0"  # before the names of special pieces, which no text contains
+
 
 @keras.saving.register_keras_serializable("keras_plm")
 class HubTokenizer(SubwordTokenizer):
@@ -95,6 +97,7 @@ class HubTokenizer(SubwordTokenizer):
         check_shape(special, SPECIAL, "`special`")
         self._json, self.special = tokenizer_json, dict(special)
         self._set(_rebuilt(tokenizer_json))
+        self._vocabulary = {token.removeprefix(HIDDEN): i for token, i in self._vocabulary.items()}
         for name, i in self.special.items():
             if f"{name}?" not in SPECIAL and name not in SPECIAL or i >= len(self):
                 raise ValueError(
@@ -199,9 +202,8 @@ class HubTokenizer(SubwordTokenizer):
 
     def tokenize(self, text: str | Sequence[str]) -> list[str]:
         """Splits a text, or a list of words, into tokens."""
-        return [
-            self._tokenizer.id_to_token(int(i)) for i in self._encode([as_text(text)], False)[0].ids
-        ]
+        ids = self._encode([as_text(text)], False)[0].ids
+        return [self._tokenizer.id_to_token(int(i)).removeprefix(HIDDEN) for i in ids]
 
     def detokenize(self, token_ids: Sequence[int] | Tensor) -> str:
         """Converts token ids to text, without special tokens."""
@@ -326,9 +328,9 @@ def _unigram(tokenizer):
             f"{proto.trainer_spec.treat_whitespace_as_suffix}, escape_whitespaces="
             f"{proto.normalizer_spec.escape_whitespaces}"
         )
-    # The name of a special token in a text is text.
-    marks = (proto.SentencePiece.CONTROL, proto.SentencePiece.UNUSED)
-    scores = [(e.piece, -1e9 if e.type in marks else e.score) for e in proto.pieces]
+    names = proto.SentencePiece
+    hidden = (names.CONTROL, names.UNUSED, names.UNKNOWN)  # their names in a text are text
+    scores = [(HIDDEN * (e.type in hidden) + e.piece, e.score) for e in proto.pieces]
     unknown = next((i for i, entry in enumerate(proto.pieces) if entry.type == entry.UNKNOWN), None)
     if unknown is None:
         raise ValueError(

@@ -131,8 +131,7 @@ def label_names(examples: Sequence[Example]) -> list[Any]:
         listed = isinstance(example.label, (list, tuple))
         for name in example.label if listed else [example.label]:
             found.add(name)
-            if name is not None:
-                of_kind.setdefault(_kind(name), name)
+            of_kind.setdefault(_kind(name), name)
             if len(of_kind) > 1:
                 first, other = of_kind.values()
                 raise ValueError(

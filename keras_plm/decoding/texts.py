@@ -39,7 +39,8 @@ def generate(
             otherwise `beam_search`.
         batch_size: Number of prompts per batch.
         **options: Options of the strategy. By default a text ends at the tokenizer's `end_id`. With
-            `sample` a text depends on the `seed` and on the position of its prompt.
+            `sample` a text depends on the `seed` and on the position of its prompt. Without
+            `max_new_tokens`, `beam_search` may choose another text next to longer prompts.
 
     Returns:
         A list with the best text for each prompt; for a language model the prompt and its
@@ -97,7 +98,7 @@ def generate(
             if row < 0:  # padding of the batch
                 continue
             written = until_stop(written, options["stop_token_ids"])
-            if own_length and not causal:  # a longer prompt allows itself more tokens, not others
+            if own_length and not causal:  # a longer prompt allows others no more tokens
                 written = written[: rows.lengths[row] + EXTRA_TOKENS]
             if causal:
                 prompt_ids = rows.token_ids[rows.starts[row] :][: rows.lengths[row]]

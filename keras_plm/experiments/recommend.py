@@ -223,7 +223,7 @@ def recommendation(frozen, tuned=None):
     single = ["frozen features"] * (min(len(choice.results) for choice in frozen) == 1)
     single += ["fine-tuning"] * (tuned is not None and len(tuned.results) == 1)
     if single:
-        words += f" One seed has no spread: run two or more of {' and '.join(single)}."
+        words += f" One seed has no spread: run two seeds or more of {' and '.join(single)}."
     if tuned is None:
         return words
     taken = duration(tuned.seconds)

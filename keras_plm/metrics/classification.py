@@ -44,8 +44,8 @@ def f1(y_true: Iterable[Any], y_pred: Iterable[Any], positive: Any = None) -> fl
         The F1, in [0, 1].
 
     Raises:
-        ValueError: As `accuracy`. If `positive` is not among two or more classes, or is omitted and
-            there are not exactly two classes.
+        ValueError: As `accuracy`. If a class differs from `positive` only in case or type. Without
+            `positive`: if there are not exactly two classes.
 
     >>> f1([0, 1, 1], [1, 1, 0])
     0.5
@@ -60,10 +60,12 @@ def f1(y_true: Iterable[Any], y_pred: Iterable[Any], positive: Any = None) -> fl
         if len(labels) < 2:
             raise ValueError(f"With a single class, `f1` needs `positive`. Received: {labels}")
         positive = labels[-1]
-    elif positive not in (found := {*y_true, *y_pred}) and len(found) > 1:
+    found = {*y_true, *y_pred}
+    alike = [label for label in found if str(label).casefold() == str(positive).casefold()]
+    if alike and positive not in found:
         raise ValueError(
-            "`positive` must be one of the classes. "
-            f"Received: positive={positive!r}, classes {sorted(found, key=str)}"
+            "`positive` must be written like its class. "
+            f"Received: positive={positive!r}, class {alike[0]!r}"
         )
     true = [label == positive for label in y_true]
     return float(f1_score(true, [label == positive for label in y_pred], zero_division=0.0))

@@ -158,7 +158,7 @@ def labelled(train, dev=None, labels=None):
     Raises:
         TypeError: If examples are texts without labels.
         ValueError: If there is nothing to train on, a text or a label is missing, or a label name
-            is repeated. If only training examples, or only some examples of the dev set, are pairs.
+            is repeated. If the dev set has pairs and `train` single texts, or the reverse.
     """
     train = as_examples(train, "train")
     if not train:

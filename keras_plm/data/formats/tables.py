@@ -112,11 +112,7 @@ def read_table(
                     f"a tag. Received: {columns[part]}={value!r}"
                 )
             words = value if isinstance(value, list) else [value]
-            if (
-                clean
-                and part in ("text", "pair")
-                and (is_empty(value) or any(map(is_empty, words)))
-            ):
+            if clean and part in ("text", "pair") and (not words or any(map(is_empty, words))):
                 raise ValueError(
                     f"{where}: A text must not be empty, and no word blank: leave the row out. "
                     f"Received: {columns[part]}={value!r:.60}"

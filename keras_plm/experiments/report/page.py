@@ -179,11 +179,11 @@ class Page:
         said = (
             "A claim is an ordering that a paper published, compared with the results here. An "
             "effect is a difference of means in the unit of the claim, by default points. Its "
-            "interval comes from a paired bootstrap over seeds and examples or, where scores of "
-            "examples were not kept, from Welch's t test over seeds only; p is adjusted within "
-            "a table (Holm). A claim that is not separable may still hold: a column states the "
-            "smallest difference that this comparison detects. A verdict of few seeds is "
-            "descriptive. Each encoder is one pre-trained checkpoint, which limits its verdicts."
+            "interval comes from a paired bootstrap over seeds and examples. Where scores of "
+            "examples were not kept, it comes from Welch's t test over seeds only. p is adjusted "
+            "within a table (Holm). A claim that is not separable may still hold: where there is a "
+            "test, a column states the smallest difference that it detects. A verdict of few seeds "
+            "is descriptive. Each encoder is one pre-trained checkpoint, which limits its verdicts."
         )
         return f"<p>{said}</p>{claims_html(self.claims)}"
 

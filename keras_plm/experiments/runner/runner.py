@@ -169,8 +169,8 @@ class Runner:
         """Runs a configuration unless its result exists, and returns the `Record`.
 
         Seed 0 chooses the learning rate: another seed first runs seed 0, unless its result exists.
-        A saved model of other settings, data or weights is trained again and replaced. It waits
-        for another process that computes the same result.
+        A saved model of other settings, data or weights is trained again, and its file kept. It
+        waits for another process that computes the same result.
 
         Raises:
             OSError: If the results or the model cannot be written; raised before training.

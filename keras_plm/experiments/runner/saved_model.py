@@ -10,7 +10,7 @@ from keras_plm.transfer.probing.probes import Probe
 def save_model(runner, run, model, record, labels, path):
     """Saves the trained model of a run; a reader of features gets its frozen encoder.
 
-    An older model of another result gets the first digits of that result's hash after its name.
+    An older model of another result gets the first digits of that result's hash in its name.
 
     Args:
         runner: A `Runner`.
@@ -24,12 +24,13 @@ def save_model(runner, run, model, record, labels, path):
         The path of the older model; `None` if there was none.
     """
     older = None
-    if path.is_file() and (found := hash_in(path)) != record.hash:
-        older = path.replace(path.with_name(f"{path.name}.{found[:8] if found else 'older'}"))
     with replacing(path, ".keras") as temporary:
         _whole(runner, run, model, record, labels).save(temporary)
         with zipfile.ZipFile(temporary, "a") as archive:
             archive.comment = record.hash.encode()
+        if path.is_file() and (found := hash_in(path)) != record.hash:
+            mark = found[:8] if found else "older"
+            older = path.replace(path.with_name(f"{path.stem}.{mark}{path.suffix}"))
     return older
 
 

@@ -239,10 +239,14 @@ class TestTokenizers:
         options = {"remove_extra_whitespaces": strip, "vocab_size": 48}
         theirs = sentence_piece("DebertaV3", tmp_path, extra="[CLSEP]<s>", **options)
         ours = HubTokenizer.of(theirs)
-        for text in ("low [SEP] x", "[CLS]", "<s> low", "  low", " ", "", "low   mest "):
+        for text in ("low [SEP] x", "[CLS]", "[PAD]", "<s> low", "  low", " ", "", "low   mest "):
             ids = to_numpy(theirs(text)).tolist()
             assert ours.pack([text])["token_ids"].tolist() == [[2, *ids, 3]], text
-        assert ours.starts_word is not None
+        assert ours.starts_word is not None and ours.vocabulary == theirs.get_vocabulary()
+        plain = sentence_piece("DebertaV3", tmp_path)  # without the letters of the names
+        for text in ("low [SEP] x", "[CLS]low", "low[PAD]mest"):
+            ids = to_numpy(plain(text)).tolist()
+            assert HubTokenizer.of(plain).pack([text])["token_ids"].tolist() == [[2, *ids, 3]], text
         assert ours.detokenize(ours.pack(["low mest"])["token_ids"][0]) == "low mest"
 
     @pytest.mark.parametrize("kind", ["DebertaV3", "Albert"])

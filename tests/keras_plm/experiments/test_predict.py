@@ -140,7 +140,8 @@ def test_run_saves_a_model_that_predicts(tmp_path, capsys):
     other = [*command, "--dropout", "0.3", "--save-model", str(tmp_path / "models")]
     assert main(other) == 0
     (older,) = (path for path in (tmp_path / "models").iterdir() if path != file)
-    assert older.read_bytes() == before and older.name.startswith(f"{file.name}.")
+    assert older.read_bytes() == before and older.name.startswith(f"{file.stem}.")
+    assert open_model(older).predict(["a b c"]) == wanted[:1]
     assert f"the older model is kept as {older.name}" in capsys.readouterr().out
 
 

@@ -61,7 +61,7 @@ def test_recommendation_lists_inseparable_choices():
     assert recommendation(far[:1]) == "Frozen features: use last, first on the dev set."
     one = [Choice(c.name, c.results[:1], c.kind, c.parts[:1]) for c in far]
     assert (
-        "excludes zero. One seed has no spread: run two or more of frozen features."
+        "excludes zero. One seed has no spread: run two seeds or more of frozen features."
         in recommendation(one)
     )
 

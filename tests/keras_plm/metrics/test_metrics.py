@@ -287,8 +287,10 @@ def test_bad_input_is_explained():
     with pytest.raises(ValueError, match="needs `positive`"):
         metrics.f1([0, 0], [0, 0])
     assert metrics.f1([0, 0], [0, 0], positive=1) == 0.0
-    with pytest.raises(ValueError, match="`positive` must be one of the classes.*positive='1'"):
-        metrics.f1([0, 1], [0, 1], positive="1")
+    for labels, positive in (([0, 1], "1"), (["no", "yes"], "Yes")):
+        with pytest.raises(ValueError, match="`positive` must be written like its class"):
+            metrics.f1(labels, labels, positive=positive)
+    assert metrics.f1(["no", "maybe"], ["maybe", "no"], positive="yes") == 0.0
 
 
 def test_bleu_by_hand():

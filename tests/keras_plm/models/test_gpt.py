@@ -9,7 +9,7 @@ import pytest
 
 import keras_plm
 from keras_plm import decoding
-from keras_plm.checkpoints import load_gpt, save_gpt
+from keras_plm.checkpoints import load_gpt, save_bert, save_gpt
 from keras_plm.models import BERT, GPT, GPT_SIZES
 from keras_plm.pretraining import CausalLM
 from keras_plm.tokenizers import BytePair
@@ -294,9 +294,14 @@ def test_save_gpt_replaces_only_its_own_files(tmp_path):
         assert keras_plm.load(tmp_path / "gpt")[1].vocabulary == tokenizer.vocabulary
     keras_plm.save(tmp_path / "ours", encoder, tokenizers[0])
     before = (tmp_path / "ours" / "config.json").read_bytes()
-    with pytest.raises(ValueError, match="save_gpt did not write: name another folder"):
+    with pytest.raises(ValueError, match="without the mark of save_gpt: name another folder"):
         save_gpt(tmp_path / "ours", encoder, tokenizers[1])
     assert (tmp_path / "ours" / "config.json").read_bytes() == before
+    with pytest.raises(ValueError, match="without the mark of save_bert"):
+        save_bert(tmp_path / "gpt", BERT(9, 1, 1, 4, 4))
+    save_bert(tmp_path / "bert", BERT(9, 1, 1, 4, 4))
+    with pytest.raises(ValueError, match="without the mark of save_gpt"):
+        save_gpt(tmp_path / "bert", encoder)
 
 
 @pytest.mark.full

@@ -155,8 +155,9 @@ def test_a_reader_reads_long_sentences_in_the_windows_of_its_head(head, tmp_path
     word_store = FeatureStore.build_words(tmp_path, words, model, TOKENIZER, train)
     assert len(store) == 12 and store.counts.max() == 25 and len(store.rows) == 6 * 4
     arguments = head, fitted.task_network, store, labels, word_store
-    if head in (CRFTagger, SemanticRoleLabeler):
-        assert method.predict(*arguments) == fitted.predict(train)
+    if head is SemanticRoleLabeler:
+        found = [np.concatenate(x) for x in (method.predict(*arguments), fitted.predict(train))]
+        assert np.mean(found[0] == found[1]) > 0.97  # float16 features may change a near tie
         return
     stored = method.predict(*arguments, probabilities=True)
     for one, other in zip(stored, fitted.predict(train, probabilities=True), strict=True):
