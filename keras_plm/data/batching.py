@@ -129,6 +129,7 @@ class Batches(keras.utils.PyDataset):
         row_lengths: Function of an epoch that returns the (N,) lengths of its rows.
         step: Number of batches trained on, over all epochs. Set it to resume.
         carries_states: Whether a row continues in the next batch, on the same device.
+        any_shape: Names of arrays of `x` whose shape varies between batches of a bucket.
         row_by_row: Whether all arrays have an entry for each row, so that devices can share them.
         evaluation: `(lengths, collate)` of evaluation, if they differ from those of training.
 
@@ -219,6 +220,7 @@ class Batches(keras.utils.PyDataset):
         return max(self.tokens_per_batch // length // count, 1) * count
 
     carries_states = False
+    any_shape = ()
     row_by_row = True
     evaluation = None
 
@@ -506,6 +508,9 @@ class Batches(keras.utils.PyDataset):
             return tf.TensorSpec([None, *shape], leaves[0].dtype)
 
         signature = keras.tree.map_structure(spec, *parts)
+        for name in self.any_shape:
+            known = signature[0][name]
+            signature[0][name] = tf.TensorSpec([None] * len(known.shape), known.dtype)
         dataset = tf.data.Dataset.from_generator(lambda: iter(self), output_signature=signature)
         options = tf.data.Options()
         options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF

@@ -327,7 +327,7 @@ class _Writer:
     def add(self, ids, sentence_ends, ends):
         """Appends the arrays of a block."""
         shards, (sentences, documents) = self.done["shards"], self.done["bounds"]
-        if shards[-1] >= self.shard_tokens:
+        if len(ids) and shards[-1] >= self.shard_tokens:  # no empty shard
             self.shard.close()
             self.shard = self._open(self.folder / shard_name(len(shards)), 0)
             shards = [*shards, 0]

@@ -123,8 +123,9 @@ def dependency_edges(
 def coreference_edges(examples: Sequence[Example], seed: int = 0) -> list[EdgeExample]:
     """Makes edges of pairs of mentions, coreferent or not, in pieces of documents.
 
-    A piece has whole sentences of up to 128 words. Each mention is paired with the nearest earlier
-    mention of its cluster in the piece, if any, and also with a random one of another cluster.
+    A piece has whole sentences of up to 128 words. A mention with earlier mentions of its cluster
+    and of others in the piece has two edges: to the nearest one of its cluster, and to a random one
+    of another cluster.
 
     Args:
         examples: Documents with clusters.

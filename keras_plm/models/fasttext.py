@@ -10,7 +10,7 @@ import numpy as np
 from keras import ops
 
 from keras_plm.data.batching import Batches
-from keras_plm.data.formats.fasttext import SubwordVectors
+from keras_plm.data.formats.fasttext import END_OF_SENTENCE, SubwordVectors
 from keras_plm.files.sequences import as_names
 from keras_plm.layers.embedding import rows_of
 from keras_plm.models.word2vec import NeighbourModel, Word2Vec, check_sizes, small_uniform
@@ -124,6 +124,9 @@ class FastText(NeighbourModel):
             )
         check_sizes(vocabulary=len(vocabulary), hidden_dim=hidden_dim, row_length=row_length)
         rows, part_counts = ngram_rows_of(vocabulary, min_n, max_n, buckets)
+        ends = np.array([word == END_OF_SENTENCE for word in vocabulary])  # without n-grams
+        rows = rows[~np.repeat(ends, part_counts)]
+        part_counts[ends] = 0
         used, compact = np.unique(rows, return_inverse=True)
         size = len(vocabulary)
         embedding = SubwordEmbedding(size + len(used), hidden_dim, name="words")

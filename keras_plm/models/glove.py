@@ -332,7 +332,9 @@ class PairBatches(Batches):
         count, size = len(self._pairs[0]), self.batch_size
         order = np.full(-(-count // size) * size, -1, np.int32)
         order[:count] = np.arange(count, dtype=np.int32)
-        if self.training:  # sorting random numbers is three times as fast as `shuffle`
+        if (
+            self.training and self.shuffle
+        ):  # sorting random numbers is three times as fast as `shuffle`
             keys = np.random.default_rng([self.seed, epoch]).integers(0, 2**31, count)
             keys <<= 32
             keys |= order[:count]

@@ -116,7 +116,7 @@ class NGram:
         self.order = order
         self.smoothing = smoothing
         self.end_id = end_id
-        self.k = k
+        self.k = float(k)
         self.discounts = None
         self.weights = None
         self._keys = None

@@ -215,7 +215,7 @@ class NeighbourModel(FitsByAdaGrad, keras.Model):
         """
         check_sizes(tokens_per_batch=tokens_per_batch)
         source = _RunningText(self, token_ids, negatives, sample, end_id, left_out, seed)
-        return Batches(
+        made = Batches(
             source.lengths,
             source.collate,
             batch_size=max(tokens_per_batch // self.row_length, 1),
@@ -225,6 +225,8 @@ class NeighbourModel(FitsByAdaGrad, keras.Model):
             seed=seed,
             **options,
         )
+        self.counts = source.counts  # only now: a refused text sets none
+        return made
 
     def get_config(self):
         return {
@@ -378,9 +380,10 @@ class _RunningText:
             )
         self.model, self.token_ids, self.negatives = model, token_ids, negatives
         self.end_id, self.seed = end_id, seed
-        if model.counts is None:
-            model.counts = np.bincount(token_ids, minlength=size)
-        counts = model.counts.astype(float)
+        self.counts = model.counts
+        if self.counts is None:
+            self.counts = np.bincount(token_ids, minlength=size)
+        counts = self.counts.astype(float)
         counts[special] = 0
         shares = counts / max(counts.sum(), 1)
         self.keep = (shares > 0).astype("float32")

@@ -401,6 +401,7 @@ class WordVectors(Encoder):
 
     @staticmethod
     def _unit(vectors):
+        vectors = np.asarray(vectors, "float32")  # norms overflow in float16
         return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
 
     def get_config(self):

@@ -407,6 +407,7 @@ def bilm_batches(
         seed=seed,
     )
     batches.carries_states = True
+    batches.any_shape = ("words",)  # batches with a long word have more characters
     return batches
 
 

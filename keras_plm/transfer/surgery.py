@@ -5,6 +5,7 @@ import numbers
 import keras
 import numpy as np
 
+from keras_plm.files.arguments import check_whole
 from keras_plm.models.encoder import Encoder, weight_depths
 
 
@@ -106,14 +107,14 @@ def resize_token_embeddings(encoder: Encoder, vocabulary_size: int, seed: int = 
 
     Args:
         encoder: An encoder with a `token_embedding`.
-        vocabulary_size: Number of tokens of the copy.
+        vocabulary_size: Number of tokens of the copy, at least that of the encoder.
         seed: Seed of the new vectors.
 
     Returns:
         The copy.
 
     Raises:
-        ValueError: If LoRA is enabled in the encoder.
+        ValueError: If LoRA is enabled in the encoder, or it has more tokens.
 
     >>> from keras_plm.models import GPT
     >>> encoder = GPT(13, num_layers=1, num_heads=2, hidden_dim=8, intermediate_dim=16)
@@ -122,6 +123,7 @@ def resize_token_embeddings(encoder: Encoder, vocabulary_size: int, seed: int = 
     """
     check_merged(encoder)
     known = encoder.get_config()["vocabulary_size"]
+    check_whole(vocabulary_size, "vocabulary_size", least=known)
     copy = type(encoder).from_config({**encoder.get_config(), "vocabulary_size": vocabulary_size})
     copy.trainable = True
     rng = np.random.default_rng(seed)

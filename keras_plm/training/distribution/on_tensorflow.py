@@ -1,6 +1,7 @@
 """Training on several TensorFlow devices: a strategy mirrors the model."""
 
 import contextlib
+import functools
 import os
 import warnings
 
@@ -31,7 +32,7 @@ class OnTensorFlow(Distribution):
             if devices is not None and devices > len(found):
                 fix = "request fewer; tf.config.set_logical_device_configuration splits one"
                 raise too_few(devices, len(found), kind, fix)
-            found = found[:devices]
+            found = tuple(found[:devices])
             one = len(found) == 1
             self.strategy = tf.distribute.get_strategy() if one else _mirrored(found)
         super().__init__(self.strategy.num_replicas_in_sync)
@@ -93,7 +94,9 @@ class OnTensorFlow(Distribution):
                 del model.__dict__[name]
 
 
+@functools.cache
 def _mirrored(devices):
+    """Creates the strategy of some devices, once: sums of a second one would have equal keys."""
     import tensorflow as tf
 
     with warnings.catch_warnings():

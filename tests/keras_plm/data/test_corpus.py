@@ -11,7 +11,7 @@ import pytest
 
 from keras_plm.data import corpus_writer as stream_files
 from keras_plm.data.corpus import TokenStream, read_ids, split_sentences
-from keras_plm.tokenizers import WordPiece, open_text
+from keras_plm.tokenizers import WordPiece, Words, open_text
 from keras_plm.tokenizers.subwords import KnownChunks
 
 pytestmark = pytest.mark.backend_neutral
@@ -98,6 +98,17 @@ def test_workers_build_the_same_stream(tmp_path, monkeypatch):
     monkeypatch.setattr(stream_files, "BLOCK", 200)
     parts = TokenStream.build(files, TOKENIZER, tmp_path / "parts", "lines", workers=2)
     assert_same(whole, parts)
+
+
+def test_a_full_last_shard_is_not_followed_by_an_empty_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(stream_files, "BLOCK", 4)
+    tokenizer = Words(["[PAD]", "[UNK]", "[EOS]", "a", "b"])
+    for count in range(1, 9):  # a last line ends with a block
+        file = tmp_path / f"{count}.txt"
+        file.write_text("a b\n" * count)
+        build = (file, tokenizer, tmp_path / str(count), "lines")
+        stream = TokenStream.build(*build, shard_tokens=1)
+        assert np.asarray(stream.tokens).tolist() == [3, 4] * count
 
 
 def test_paragraphs_are_split_at_sentence_ends():

@@ -229,6 +229,8 @@ def test_each_epoch_has_every_pair_once_in_a_new_order():
         assert (weights[order < 0] == 0).all() and (weights[order >= 0] > 0).all()
         orders.append(order)
     assert (orders[0] != orders[1]).any() and (orders[1] != orders[2]).any()
+    ordered = model.batches(rows, columns, counts, batch_size=size, shuffle=False)
+    assert ordered.rows(0).tolist() == [*range(size)]
     again = model.batches(rows, columns, counts, batch_size=size, seed=3)
     again.step = 2 * len(again)
     for a, b in zip(again, data, strict=True):

@@ -258,6 +258,8 @@ def test_settings_accept_numpy_integers_and_refuse_floats(tmp_path):
     ids = np.array([3, 4, 2, 3])
     NGram(ids.max() + 1, np.int64(2)).fit(ids).save(tmp_path / "x")
     assert NGram.load(tmp_path / "x").order == 2
+    NGram(5, 2, "add_k", k=np.float32(0.5)).fit(ids).save(tmp_path / "y")
+    assert NGram.load(tmp_path / "y").k == 0.5
     for wrong in ({"order": 2.0}, {"end_id": 2.5}, {"vocabulary_size": "5"}):
         with pytest.raises(ValueError, match="must be whole numbers"):
             NGram(**{"vocabulary_size": 5, **wrong})

@@ -238,6 +238,9 @@ def test_fasttext_vectors_are_means_of_word_and_ngram_vectors():
     vectors = model.subword_vectors()
     assert vectors.words == VOCABULARY[3:]
     assert_close(vectors.vectors(VOCABULARY[3:]), model.vectors[3:])
+    ends = FastText(["[PAD]", "[UNK]", "[EOS]", "</s>", "where"], 4, buckets=53)
+    exported = ends.subword_vectors()
+    assert_close(exported.vectors(exported.words), ends.vectors[3:])
     unseen = [table[10 + used[r]] for r in ngram_rows("wheres", 2, 4, 53).tolist() if r in used]
     assert_close(vectors.vector("wheres"), np.sum(unseen, axis=0) / len(ngram_rows("wheres", 2, 4)))
     layer = SubwordEmbedding(7, 3)
@@ -283,6 +286,10 @@ def test_bad_input():
         with pytest.raises(ValueError, match=f"`{name}` must be 1 or more"):
             Word2Vec(**{"vocabulary_size": 9, name: 0})
     model = Word2Vec(9, 4, row_length=8)
+    for ids, options in (([2, 2, 1, 2], {}), ([3, 4, 2] * 50, {"shard": (0, 3)})):
+        with pytest.raises(ValueError):
+            model.batches(np.array(ids), **options)
+    assert model.counts is None  # the first accepted text sets them
     with pytest.raises(ValueError, match=r"lie in \[0, `vocabulary_size`\)"):
         model.batches(np.array([3, 9]))
     with pytest.raises(ValueError, match="at least one. Received: 0 ids"):

@@ -85,6 +85,14 @@ def test_similar_words_and_analogies_equal_cosines(encoder):
     assert len(encoder.most_similar(["king", "queen"], unlike="man", count=99)) == 4
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_cosines_of_long_and_zero_vectors(dtype):
+    vectors = [[0, 0], [1, 0], [300, 0], [0, 300]]
+    model = WordVectors.from_vectors(list("abcd"), vectors, dtype=dtype)
+    assert [model.similarity(*pair) for pair in ("ab", "bc", "cd")] == [0.0, 1.0, 0.0]
+    assert model.most_similar("c")[0] == ("b", 1.0)
+
+
 def test_vector_files_round_trip(encoder, tmp_path):
     for name, format in (("v.txt", "word2vec"), ("v.bin", "binary"), ("v.glove", "glove")):
         encoder.write(tmp_path / name, format)

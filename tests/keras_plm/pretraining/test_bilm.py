@@ -325,6 +325,21 @@ def test_memorised_text_has_perplexity_near_1(tmp_path, samples, bound):
     assert max(found["forward_perplexity"], found["backward_perplexity"]) < bound, found
 
 
+@pytest.mark.compiles
+def test_batches_may_differ_in_the_length_of_their_words(tmp_path):
+    long, path = "x" * 40, tmp_path / "text.txt"
+    lexicon = Words(["[PAD]", "[UNK]", "[EOS]", "a", "b", "c", long])
+    path.write_text("a b a c\nb b a\n" * 20 + f"{long} a b\n" + "a b a c\nb b a\n" * 20)
+    stream = TokenStream.build(path, lexicon, tmp_path / "stream", "lines")
+    elmo = ELMo(units=6, projection_dim=4, filters=[[1, 2], [2, 3]], character_dim=2)
+    model = BiLM(elmo, len(lexicon), num_sampled=0, batch_size=2)
+    model.compile()
+    batches = model.batches(stream, lexicon, unroll_steps=8)
+    assert len({batch[0]["words"].shape[1] for batch in batches}) == 2
+    losses = model.fit(batches, epochs=1, verbose=0).history["loss"]
+    assert np.isfinite(losses).all()
+
+
 @pytest.mark.split_to("jax")
 @pytest.mark.compiles
 def test_adagrad_changes_every_weight(text):

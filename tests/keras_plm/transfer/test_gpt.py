@@ -382,6 +382,8 @@ def test_new_tokens_have_small_random_vectors():
     assert_close(table[: len(old)], old, atol=0)
     new = table[len(old) :]
     assert new.std() == pytest.approx(0.02, rel=0.1) and abs(new.mean()) < 2e-3
+    with pytest.raises(ValueError, match="`vocabulary_size` must be a whole number, "):
+        resize_token_embeddings(model, model.vocabulary_size - 1)
     again = resize_token_embeddings(model, model.vocabulary_size + 400, seed=1)
     assert_close(again.token_embedding.embeddings, table, atol=0)
     ids = np.array([[1, 2, 3]])
