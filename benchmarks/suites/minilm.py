@@ -348,6 +348,7 @@ def figures(folder):
     rows = -(-len(found) // columns)
     figure = Figure(figsize=(2.2 * columns, 1.9 * rows + 0.5), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False)
+    lines = {}
     for axes, (task, of_task) in zip(grid.flat, found.items(), strict=False):
         best = _frozen(of_task)[0]
         layers = _single_layers(of_task)
@@ -356,7 +357,7 @@ def figures(folder):
         axes.fill_between(
             range(len(means)), means - deviations, means + deviations, alpha=0.15, linewidth=0
         )
-        lines = {"each frozen layer": drawn}
+        lines["each frozen layer"] = drawn
         for name, choice, colour, dash in (
             ("best frozen layers on the dev set", best, "#009e73", "--"),
             ("fine-tuned", of_task.get("fine-tuned"), "#d55e00", "-"),

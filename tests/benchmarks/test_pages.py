@@ -96,7 +96,7 @@ def test_numbers_of_the_text_stand_in_a_table(page):
     tables += (ROOT / "benchmarks" / "results" / "claims.md").read_text()
     text = re.sub(r"```.*?```|https?://\S+|arXiv \S+", "", text, flags=re.DOTALL)
     without = set(decimal.findall(text)) - set(decimal.findall(tables))
-    assert without == set(WITHOUT_TABLE.get(page.name, "").split())
+    assert without <= set(WITHOUT_TABLE.get(page.name, "").split())
 
 
 @pytest.fixture
