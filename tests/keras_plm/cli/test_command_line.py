@@ -113,7 +113,7 @@ def test_unknown_flags_show_the_usage_of_the_command(capsys):
         (["--first-length", "4"], r"`first_length` must be a whole number, 8 or more"),
         (["--first-fraction", "1.5"], r"`first_fraction` must be a number, above 0 and below 1"),
         (["--sentences", "line"], r"`sentences` must be one of 'split', 'lines'"),
-        (["--tokens-per-batch", "0"], r"`tokens_per_batch` must be a whole number, 1 or more"),
+        (["--tokens-per-batch", "0"], r"`tokens_per_batch` must be a whole number, 128 or more"),
         (["--tokens", "inf"], r"`tokens` must be a number, 4096 or more"),
         (["--dropout", "2"], r"`dropout` must be"),
         (["--warmup", "2"], r"`warmup` must be"),
