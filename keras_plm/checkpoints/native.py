@@ -67,6 +67,9 @@ SHAPE = {  # of config.json; folders of early versions have no `files`
     "files?": manifest.SHAPE,
 }
 
+# Files of others that `load` reads before those of `save`.
+READ_FIRST = ("params_shapes.json", "encoder_bpe_40000.json", "assets/tokenizer")
+
 
 def save(
     folder: str | os.PathLike, encoder: Encoder, tokenizer: SubwordTokenizer, dtype: str = "float32"
@@ -127,6 +130,12 @@ def save(
             f"{folder} holds a model that keras_plm.save did not write: name another folder. "
             f"Received: {str(folder)!r}"
         )
+    for name in READ_FIRST:
+        if (folder / name).exists():
+            raise ValueError(
+                f"{folder} holds files of another model, which `load` reads first: name another "
+                f"folder. Received: {name} in {str(folder)!r}"
+            )
     check_vocabulary(encoder, getattr(tokenizer, "text_size", len(tokenizer)))
     encoder = ordinary(encoder)
     config = encoder.get_config()
@@ -142,6 +151,11 @@ def save(
     }
     weights = {}
     for weight in encoder.weights:
+        if weight.path in weights:
+            raise ValueError(
+                "Weights are stored by their paths: give every layer of your encoder a `name` of "
+                f"its own. Received: two weights {weight.path!r}"
+            )
         with np.errstate(over="ignore"):
             weights[weight.path] = keras.ops.convert_to_numpy(weight).astype(dtype)
         as_weight(weights[weight.path], weight.path, f"As {dtype}")

@@ -24,8 +24,9 @@ def export(
     endpoint `serve` takes (N,) strings, with `pairs` two such tensors. It returns a dict: for a
     `Classifier` `labels` (N,) strings and `probabilities` (N, K), for a `Regressor` `scores` (N,).
 
-    The graph packs texts as `WordPiece`, with one exception: it reads special tokens in a text,
-    such as "[MASK]", as brackets and letters.
+    The graph packs texts as `WordPiece`, with two exceptions. It reads special tokens in a text,
+    such as "[MASK]", as brackets and letters. Some rare letters and marks of newer Unicode versions
+    have other tokens.
 
     Args:
         model: A fine-tuned `Classifier` or `Regressor` with a `WordPiece` tokenizer.

@@ -90,10 +90,11 @@ def run_edge_probing(flags):
     )
     console.print(f"Results: {path}")
     if flags.plot:
+        from keras_plm.experiments.report.tables import plot_text
         from keras_plm.plots import edge_probing
 
         with replacing(flags.plot, Path(flags.plot).suffix) as temporary:
-            figure = edge_probing(shown, title=Path(flags.encoder).name)
+            figure = edge_probing(shown, title=plot_text(Path(flags.encoder).name))
             figure.savefig(temporary, dpi=150)
         console.print(f"Plot: {flags.plot}")
 

@@ -220,10 +220,12 @@ def _name_curves(figure, axes, drawn):
     for label in labels.values():
         label.remove()
     names = sorted(drawn, key=lambda name: -labels[name].xy[1])
-    figure.legend(
+    legend = figure.legend(
         [drawn[name] for name in names],
         names,
         loc="outside right upper",
         frameon=False,
         fontsize=9,
     )
+    for text in legend.get_texts():
+        text.set_parse_math(False)

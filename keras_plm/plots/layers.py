@@ -59,7 +59,7 @@ def score_by_layer(
     lines = list(dict.fromkeys(row["layers"] for row in table))
     if best is not None and best not in lines:
         raise ValueError(f"`best` must be among the layers {lines}. Received: best={best!r}")
-    intervals = any(row.get("interval") for row in table)
+    intervals = any(row.get("interval") is not None for row in table)
     figure = new_figure(7, 1.6 + max(0.32, 0.12 * len(encoders)) * len(lines))
     axes = figure.add_subplot()
     for i, encoder in enumerate(encoders):
@@ -118,7 +118,8 @@ def _bar(row, intervals):
     """Returns the lengths of a bar to the left and right of the mean."""
     if not intervals:
         return row["deviation"], row["deviation"]
-    low, high = row.get("interval") or (row["mean"], row["mean"])
+    interval = row.get("interval")
+    low, high = (row["mean"], row["mean"]) if interval is None else interval
     return max(row["mean"] - low, 0.0), max(high - row["mean"], 0.0)
 
 

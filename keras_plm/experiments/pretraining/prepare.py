@@ -83,7 +83,10 @@ def prepare(
     }
     with one_writer(out):
         if _is_ended(out, described):
-            return read_prepared(out, model, verify=True)[2]
+            _, kept, stream = read_prepared(out, model, verify=True)
+            if tokenizer is not None and Path(tokenizer).exists():
+                _check_same(_given(objective, tokenizer), kept, out)
+            return stream
         found = _tokenizer(
             objective, out / TOKENIZER, corpus, tokenizer, vocabulary_size, lowercase
         )
@@ -125,12 +128,27 @@ def _is_ended(out, described):
 
 def _tokenizer(objective, saved, corpus, given, vocabulary_size, lowercase):
     """Returns the tokenizer: saved by an earlier call, given, or trained on the corpus."""
-    kind = objective.tokenizer_class
-    if saved.is_file():
-        return kind.load(saved)
+    kept = objective.tokenizer_class.load(saved) if saved.is_file() else None
     if given is None:
-        return objective.learn(corpus, vocabulary_size, lowercase)
-    path = Path(given)
+        return kept or objective.learn(corpus, vocabulary_size, lowercase)
+    found = _given(objective, given)
+    if kept is not None:
+        _check_same(found, kept, saved.parent)
+    return found
+
+
+def _check_same(found, kept, out):
+    """Raises if a given tokenizer is not that of an earlier call."""
+    if found.get_config() != kept.get_config():
+        raise ValueError(
+            f"{out} holds the text of another tokenizer: choose another folder. Received: a "
+            f"{type(found).__name__} of {len(found):,} tokens, unlike the kept one of {len(kept):,}"
+        )
+
+
+def _given(objective, given):
+    """Loads the tokenizer of a file or folder."""
+    kind, path = objective.tokenizer_class, Path(given)
     found = load_tokenizer(path) if path.is_dir() else kind.load(path)
     if type(found) is not kind:
         raise ValueError(

@@ -66,7 +66,7 @@ class Page:
         self.shown = [s for s in self.sections if s.text]
         self.broken = {s.name: s.left_out for s in self.sections if s.left_out and not s.empty}
         self.not_run = [s for s in self.sections if s.empty]
-        self.folders = {s.folder.name: s.folder for s in self.shown}
+        self.folders = {s.folder.resolve().name: s.folder for s in self.shown}
         self.broken |= self.more_left_out
         if not self.shown and not self.more:
             why = "; ".join(self.broken.values()) or "no suite has a result there"

@@ -77,6 +77,11 @@ class TestNativeFolder:
         keras_plm.save(tmp_path, other, TOKENIZER)
         assert (tmp_path / "notes.txt").read_text() == "mine"
         assert_close(keras_plm.load(tmp_path)[0](inputs()), other(inputs()), atol=0)
+        for name in ("params_shapes.json", "encoder_bpe_40000.json"):  # OpenAI's, read first
+            (tmp_path / name).write_text("{}")
+            with pytest.raises(ValueError, match=f"which `load` reads first.*{name}"):
+                keras_plm.save(tmp_path, encoder, TOKENIZER)
+            (tmp_path / name).unlink()
         (tmp_path / "hf").mkdir()
         (tmp_path / "hf" / "config.json").write_text('{"model_type": "bert"}')
         with pytest.raises(ValueError, match="name another folder"):

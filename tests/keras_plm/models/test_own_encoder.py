@@ -51,6 +51,44 @@ class GRUEncoder(Encoder):
         return {**{name: getattr(self, name) for name in names}, "dtype": self.dtype_policy.name}
 
 
+class Twice(keras.layers.Layer):
+    """Two layers of one name."""
+
+    def __init__(self, units, **kwargs):
+        super().__init__(**kwargs)
+        self.first, self.second = (keras.layers.Dense(units, name="dense") for _ in range(2))
+
+    def build(self, shape):
+        for layer in (self.first, self.second):
+            layer.build(shape)
+
+    def call(self, x):
+        return self.second(self.first(x))
+
+
+@keras.saving.register_keras_serializable("own")
+class TwiceEncoder(Encoder):
+    def __init__(self, vocabulary_size, hidden_dim, dtype=None, name=None):
+        inputs = {
+            "token_ids": keras.Input((None,), dtype="int32", name="token_ids"),
+            "padding_mask": keras.Input((None,), dtype="bool", name="padding_mask"),
+        }
+        words = Embedding(vocabulary_size, hidden_dim, name="words")(inputs["token_ids"])
+        layers = [words, Twice(hidden_dim, name="block_0")(words)]
+        super().__init__(inputs, {"sequence": layers[-1], "layers": layers}, name=name)
+        self.vocabulary_size = vocabulary_size
+
+    def get_config(self):
+        return {"vocabulary_size": self.vocabulary_size, "hidden_dim": self.hidden_dim}
+
+
+@pytest.mark.backend_neutral
+def test_two_weights_of_one_path_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="of its own. Received: two weights 'block_0/dense/kernel"):
+        keras_plm.save(tmp_path / "m", TwiceEncoder(len(TOKENIZER), 4), TOKENIZER)
+    assert not (tmp_path / "m").exists()
+
+
 def examples(count):
     rng = np.random.default_rng(count)
     texts = [" ".join(rng.choice(list("abcdef"), 4)) for _ in range(count)]

@@ -28,7 +28,7 @@ def test_scores_by_layer(tmp_path):
 
 @pytest.mark.backend_neutral
 def test_intervals_of_scores_by_layer():
-    table = [row | {"interval": (row["mean"] - 0.1, row["mean"] + 0.2)} for row in TABLE]
+    table = [row | {"interval": row["mean"] + np.array([-0.1, 0.2])} for row in TABLE]
     figure = score_by_layer(
         table, metric="F1", baselines={"fine-tuned": (0.7, 0.6, 0.8)}, best="last"
     )
@@ -187,10 +187,11 @@ def test_lines_are_labelled_at_their_ends(tmp_path):
 @pytest.mark.backend_neutral
 def test_lines_with_close_ends_get_a_legend():
     x = [10, 20]
-    curves = {f"model {i}": (x, [30, 20 + 0.01 * i], [1, 1]) for i in range(9)}
+    curves = {f"model $x_${i}": (x, [30, 20 + 0.01 * i], [1, 1]) for i in range(9)}
     figure = lines(curves, "words", "BLEU")
+    figure.draw_without_rendering()  # a name is no formula
     names = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert names == [f"model {i}" for i in range(8, -1, -1)]  # in the order of curve ends
+    assert names == [f"model $x_${i}" for i in range(8, -1, -1)]  # in the order of curve ends
     axes = figure.axes[0]
     assert not axes.texts
     styles = {(line.get_color(), line.get_marker(), line.get_linestyle()) for line in axes.lines}

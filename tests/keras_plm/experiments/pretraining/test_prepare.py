@@ -64,6 +64,13 @@ def test_a_tokenizer_may_be_given(text, tmp_path):
     note, found, stream = read_prepared(tmp_path / "ready", "bert")
     assert found.vocabulary == tokenizer.vocabulary and note["vocabulary_size"] is None
     assert note["counts"]["tokens"] == len(stream.tokens)
+    given = {"tokenizer": tmp_path / "vocab.txt", "sentences": "lines"}
+    assert len(prepare([text], tmp_path / "ready", **given).tokens) == len(stream.tokens)
+    (tmp_path / "vocab.txt").write_text("".join(f"{p}\n" for p in tokenizer.vocabulary[:-1]))
+    with pytest.raises(ValueError, match="the text of another tokenizer.*unlike the kept one of"):
+        prepare([text], tmp_path / "ready", **given)
+    (tmp_path / "vocab.txt").unlink()
+    assert len(prepare([text], tmp_path / "ready", **given).tokens) == len(stream.tokens)
     keras_plm.tokenizers.BytePair.train([text], 70, scheme="gpt").save(tmp_path / "bpe.json")
     prepare([text], tmp_path / "gpt", "lstm", tmp_path / "bpe.json")
     assert isinstance(read_prepared(tmp_path / "gpt", "gpt")[1], BytePair)
