@@ -9,6 +9,7 @@ SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 TOKENIZER = WordPiece([*SPECIAL, *"abcdefgh"])
 SIZE = {"num_layers": 2, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 12}
 POSITIONS = np.array([[1, 4], [0, 2], [3, 3]], "int32")
+LABELS = ["no", "maybe", "yes"]
 
 
 def inputs(rows=3, length=5):
@@ -29,3 +30,26 @@ def random_weights(model):
 def agree(actual, wanted, atol=1e-5):
     wanted = wanted.detach().numpy() if hasattr(wanted, "detach") else to_numpy(wanted)
     np.testing.assert_allclose(to_numpy(actual), wanted, atol=atol, rtol=1e-5)
+
+
+def words():
+    """Returns inputs of a `Tagger` with one token per word."""
+    return {**inputs(), "word_positions": np.repeat(np.arange(5)[None], 3, 0).astype("int32")}
+
+
+def theirs(model, **options):
+    """Returns the outputs of a model of `transformers`."""
+    import torch
+
+    arrays = inputs()
+    with torch.no_grad():
+        return model.eval()(
+            input_ids=torch.tensor(arrays["token_ids"]).long(),
+            token_type_ids=torch.tensor(arrays["segment_ids"]).long(),
+            attention_mask=torch.tensor(arrays["padding_mask"]).long(),
+            **options,
+        )
+
+
+def masked_scores(logits):
+    return np.take_along_axis(logits.numpy(), POSITIONS[..., None], 1)

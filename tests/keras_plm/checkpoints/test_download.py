@@ -73,9 +73,12 @@ def test_uncached_model_is_downloaded(encoder, tmp_path, hub):
     assert asked == [("someone/model", True, False), ("someone/model", False, False)]
 
 
+@pytest.mark.parametrize("part", [None, "vocab.json"])
 @pytest.mark.parametrize("online", [True, False])
-def test_a_cached_model_without_a_tokenizer_is_completed(encoder, tmp_path, hub, online, capsys):
+def test_a_cached_model_is_completed(encoder, tmp_path, hub, online, part, capsys):
     save_bert(tmp_path / "cached", encoder)
+    if part is not None:  # without merges.txt, no tokenizer
+        (tmp_path / "cached" / part).write_text("{}")
     save_bert(tmp_path / "there", encoder, TOKENIZER)
 
     def answer(name, here, old):
