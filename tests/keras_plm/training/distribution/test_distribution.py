@@ -84,6 +84,32 @@ print(len({mask.tobytes() for mask in masks}))
     assert lines(begun(script)) == ["4"]
 
 
+@pytest.mark.full
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="the cases of the other backends cover it")
+def test_a_second_distribution_trains():
+    script = """
+import keras
+import numpy as np
+import tensorflow as tf
+from keras_plm.models import NNLM
+from keras_plm.training.distribution import distribute
+
+(cpu,) = tf.config.list_physical_devices("CPU")
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+text = np.array([3, 4, 5, 2, 4, 3, 2, 5] * 11)
+for width in (5, 6):  # gradients of other sizes
+    devices = distribute()
+    with devices.scope():
+        model = NNLM(6, 3, 4, width)
+        model.compile(devices.optimizer(keras.optimizers.SGD(0.1)))
+    batches = devices.shard(model.batches(text, batch_size=8))
+    losses = model.fit(batches, verbose=0).history["loss"]
+    devices.close()
+    print(devices.num_replicas, np.isfinite(losses).all())
+"""
+    assert lines(begun(script)) == ["2 True"] * 2
+
+
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="TensorFlow traces again for new variables")
 def test_train_step_is_traced_once():
     traced = []
