@@ -51,7 +51,7 @@ RANDOM_TASKS = ("wikigold", "sst5", "mrpc", "stsb")  # LoRA and random weights
 # A task whose best rate was the first or last of its list has the wide list.
 WIDE_RATES = "1e-5,3e-5,1e-4,3e-4"
 TAGGER_RATES, NEW_WEIGHTS_RATES = "3e-5,1e-4,3e-4", "1e-4,3e-4,1e-3"
-LORA_RATES = "3e-4,1e-3,3e-3,1e-2"
+LORA_RATES = NETWORK_RATES = "3e-4,1e-3,3e-3,1e-2"
 # Columns and rows of the short table in README: tasks, and methods with their rows. `None` selects
 # the frozen layers that are best on the dev set.
 BRIEF_TASKS = {
@@ -156,8 +156,8 @@ class Released:
         """Returns the `Run` of a task network on frozen layers."""
         of_task = dict(self.tasks)[task]
         fields = {"train_limit": of_task.train_limit, "dev_limit": of_task.dev_limit}
-        fields |= dict(READERS[task])
-        return Run("features", layers=layers, epochs=of_task.probe_epochs, **fields)
+        fields |= {"learning_rates": NETWORK_RATES, "epochs": of_task.probe_epochs}
+        return Run("features", layers=layers, **(fields | dict(READERS[task])))
 
 
 SCALES = {

@@ -4,7 +4,7 @@ import functools
 import os
 import warnings
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Self
 
@@ -127,6 +127,7 @@ class FeatureStore:
         max_length: int = MAX_LENGTH,
         batch_size: int | None = None,
         verbose: int = 0,
+        progress: Callable[[int, int], Any] | None = None,
     ) -> Self:
         """Runs the encoder over the examples, unless `folder` already holds their features.
 
@@ -145,6 +146,8 @@ class FeatureStore:
             max_length: Length of the longest window in tokens, at most that of the encoder.
             batch_size: Number of texts per batch; by default as many as fit into 4,096 tokens.
             verbose: 1 shows a progress bar, 2 one line at the end, 0 nothing.
+            progress: Function to call after each batch with the number of finished rows and that
+                of all rows; a row is a text, a pair or a window.
 
         Raises:
             ValueError: If `pool` is unknown, or `"cls"` without such a token. If the encoder
@@ -181,7 +184,8 @@ class FeatureStore:
             _feature_files.remove_dead(final.parent)
             store = cls._open(final, rows, kind, warn=True)  # another process may have built it
             if store is None:
-                cls._write(final, encoder, rows, content, each, shape, batch_size, verbose)
+                shown = verbose, progress
+                cls._write(final, encoder, rows, content, each, shape, batch_size, shown)
                 store = cls(final, rows.windows, rows.words)
             store.predicates, store.sentences = predicates, sentences
             return store
@@ -206,7 +210,7 @@ class FeatureStore:
         return store
 
     @classmethod
-    def _write(cls, final, encoder, rows, content, each, shape, batch_size, verbose):
+    def _write(cls, final, encoder, rows, content, each, shape, batch_size, shown):
         """Writes the store of some `feature_rows` to a folder."""
         sources, counts, parts = content
         pairs, split = rows.pooled_pairs, rows.split
@@ -215,7 +219,7 @@ class FeatureStore:
             begin = 0
             for source, sizes in zip(sources, each, strict=True):
                 end = begin + int(sizes.sum())
-                cls._fill(array[begin:end], sizes, encoder, source, rows, batch_size, verbose)
+                cls._fill(array[begin:end], sizes, encoder, source, rows, batch_size, shown)
                 begin = end
 
     @classmethod
@@ -251,7 +255,7 @@ class FeatureStore:
         return cls.build(folder, words, own, found, None, feature_gb)
 
     @staticmethod
-    def _fill(array, sizes, encoder, packed, rows_of, batch_size, verbose):
+    def _fill(array, sizes, encoder, packed, rows_of, batch_size, shown):
         """Fills `array` with `sizes` vectors of each row."""
         size = {"tokens_per_batch": 4096} if batch_size is None else {"batch_size": batch_size}
         source = Batches(
@@ -267,7 +271,9 @@ class FeatureStore:
             model.clear()  # the weights may have changed
         # Windows of one example follow one another.
         begins = np.cumsum(sizes) - sizes
+        verbose, progress = shown
         bar = keras.utils.Progbar(len(source), verbose=verbose) if verbose else None
+        finished = 0
         for i in range(len(source)):
             rows, x = source.rows(i), source[i][0]
             positions = x.pop("word_positions", None)
@@ -290,8 +296,11 @@ class FeatureStore:
                         f"trained. Received: features as large as {highest:g}"
                     )
                 array[begins[row] : begins[row] + sizes[row]] = vectors
+            finished += int((np.asarray(rows) >= 0).sum())
             if bar is not None:
                 bar.update(i + 1)
+            if progress is not None:
+                progress(finished, len(sizes))
         if hasattr(model, "clear"):
             model.clear()  # frees the memory of its words
 

@@ -37,10 +37,19 @@ class Features:
         key = (run.method, seed if run.method == "randomly_initialised" else 0, pool, id(examples))
         if key not in self._stores:
             encoder = self.encoder(run, seed)
+            shown = runner.epoch and (
+                lambda done, total: runner.epoch(f"features: {done:,} of {total:,} rows read")
+            )
             self._stores[key] = (
                 FeatureStore.build(
-                    runner.store, encoder, runner.tokenizer, examples, pool, runner.feature_gb
-                ),
+                    runner.store,
+                    encoder,
+                    runner.tokenizer,
+                    examples,
+                    pool,
+                    runner.feature_gb,
+                    progress=shown,
+                ),  # fmt: skip
                 examples,  # stored to keep its id unique
             )
         return self._stores[key][0]

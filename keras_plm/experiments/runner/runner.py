@@ -56,7 +56,7 @@ class Runner:
         progress: Called with a line of text after each piece of work.
         models: Folder for the models of seed 0; by default they are not saved.
         name: Name of the encoder in results; by default its folder's name.
-        epoch: Called with a line of text about the current epoch.
+        epoch: Called with a line of text about the current epoch, or the features read so far.
         devices: Number of devices to train an encoder on; `None` for all.
 
     Raises:

@@ -197,6 +197,14 @@ def test_all_metrics_of_a_run_are_shown(tmp_path):
     assert any(f"{found.score:.4f} on the evaluation split (f1 {f1:.4f})" in line for line in said)
 
 
+def test_reading_features_and_training_show_their_progress(tmp_path):
+    kept = runner(tmp_path)
+    kept.epoch = (shown := []).append
+    kept.run(FEATURES, 0)
+    assert "features: 40 of 40 rows read" in shown
+    assert "1 linear heads on features: epoch 2 of 2" in shown
+
+
 def test_a_saved_model_of_other_data_is_replaced(tmp_path):
     def run(labels, models):
         rows = [Example(WORDS[0], labels[0]), Example(WORDS[1], labels[1])] * 20
