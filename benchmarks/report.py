@@ -23,6 +23,7 @@ CHECKS = {
     "check_devices": "Several devices next to one",
     "check_padding": "Padding of training batches",
     "check_scaling": "Many devices, by formulas",
+    "check_scan": "Blocks in a loop and in a scan",
 }
 
 

@@ -1,1 +1,1 @@
-"""Checks of whole runs: resuming after kills, several writers, padding, devices, and scaling."""
+"""Checks of whole runs: resuming after kills, several writers, padding, devices and more."""

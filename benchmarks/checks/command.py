@@ -1,4 +1,4 @@
-"""The command `check`: resuming after kills, writers, probes, padding, devices, and scaling."""
+"""The command `check`: whole runs, padding, devices, scaling, and ways to compile."""
 
 from benchmarks import RESULTS
 
@@ -9,7 +9,8 @@ def add_check(commands):
     text = "check properties of training that need more than a test"
     parser = commands.add_parser("check", help=text, description=text)
     checks = parser.add_subparsers(dest="check", required=True, metavar="CHECK")
-    for add in (_add_resume, _add_writers, _add_probes, _add_padding, _add_devices, _add_scaling):
+    adders = _add_resume, _add_writers, _add_probes, _add_padding
+    for add in (*adders, _add_devices, _add_scaling, _add_scan):
         add(checks)
     for check in checks.choices.values():
         add_debug_flag(check)
@@ -143,3 +144,17 @@ def _run_scaling(flags):
     from benchmarks.checks.scaling import check_scaling
 
     check_scaling(flags.results)
+
+
+def _add_scan(checks):
+    text = "time Transformer blocks in a loop and in `jax.lax.scan` under JAX"
+    parser = checks.add_parser("scan", help=text, description=text)
+    parser.add_argument("--out", required=True, metavar="FILE", help="JSON file to write")
+    parser.set_defaults(run=_run_scan)
+
+
+def _run_scan(flags):
+    from benchmarks.checks.scan import check_scan
+    from keras_plm.experiments.progress import console
+
+    check_scan(flags.out, progress=console.print)
