@@ -130,6 +130,9 @@ def check_scan(out, depths=DEPTHS, repeats=5, progress=print):
             "`jax.lax.scan` needs JAX: set KERAS_BACKEND=jax. "
             f"Received: KERAS_BACKEND={keras.backend.backend()}"
         )
+    import jax
+
+    jax.config.update("jax_enable_compilation_cache", False)  # compile again in each process
     found = {}
     for depth in depths:
         found[str(depth)] = measure(depth, repeats)
