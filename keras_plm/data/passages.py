@@ -30,10 +30,10 @@ class Windows:
     questions; rows are assembled when they are read.
 
     Reference: google-research/bert, run_squad.py, `convert_examples_to_features`.
-    Differences: Windows advance by half of their room if that is less than `stride`; they always
-    overlap. A question is cut, with a warning, only if it leaves no room for the passage. It then
-    keeps 64 tokens, or half of the row if that is less. Character offsets locate the tokens of an
-    answer.
+    Differences: Windows advance by half of their room if that is less than `stride`; they
+    overlap if the room is two tokens or more. A question is cut, with a warning, only if it leaves
+    no room for the passage. It then keeps 64 tokens, or half of the row if that is less. Character
+    offsets locate the tokens of an answer.
 
     With `apart=True` an encoder reads question and window separately. A row of vectors then holds
     the vectors of the question, those of the window, and a vector of zeros for no answer. It has

@@ -10,6 +10,7 @@ from keras_plm.files.sequences import Tensor
 from keras_plm.layers._fused.dense import Dense
 from keras_plm.layers._fused.scan import scan
 from keras_plm.layers.attention import Attention
+from keras_plm.layers.lstm import orthogonal
 from keras_plm.layers.masks import check_masks, combine_masks
 
 
@@ -21,9 +22,8 @@ class Orthogonal(keras.initializers.Initializer):
         *outer, rows, columns = shape
         if outer:
             return ops.stack([self((*outer[1:], rows, columns), dtype) for _ in range(outer[0])])
-        square = keras.initializers.Orthogonal
         return ops.concatenate(
-            [square()((rows, rows), dtype=dtype) for _ in range(columns // rows)], axis=1
+            [orthogonal((rows, rows), dtype) for _ in range(columns // rows)], axis=1
         )
 
 

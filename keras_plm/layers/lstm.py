@@ -48,6 +48,12 @@ def _lengths(padding_mask):
     return ops.sum(ops.cast(padding_mask, "int32"), axis=1)
 
 
+def orthogonal(shape, dtype=None):
+    """Draws an orthogonal matrix; backends factorise none in half precision."""
+    full = "float64" if dtype == "float64" else "float32"
+    return ops.cast(keras.initializers.Orthogonal()(shape, full), dtype or full)
+
+
 @keras.saving.register_keras_serializable("keras_plm")
 class LSTM(keras.layers.Layer):
     """A long short-term memory in one direction, with the outputs of all steps.
@@ -86,7 +92,7 @@ class LSTM(keras.layers.Layer):
     def build(self, inputs_shape):
         n = self.units
         shapes = {"kernel": inputs_shape[-1], "recurrent_kernel": n}
-        initializers = {"kernel": "glorot_uniform", "recurrent_kernel": "orthogonal"}
+        initializers = {"kernel": "glorot_uniform", "recurrent_kernel": orthogonal}
         for name, rows in shapes.items():
             weight = self.add_weight(name=name, shape=(rows, 4 * n), initializer=initializers[name])
             setattr(self, name, weight)

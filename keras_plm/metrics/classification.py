@@ -23,12 +23,13 @@ def accuracy(y_true: Iterable[Any], y_pred: Iterable[Any]) -> float:
         The accuracy, in [0, 1].
 
     Raises:
-        ValueError: If the lengths differ, there are no labels, or a prediction is an array.
+        ValueError: If the lengths differ, there are no labels, a prediction is an array, or some
+            labels are strings and others not.
 
     >>> accuracy(["a", "b", "b"], ["a", "b", "a"])
     0.6666666666666666
     """
-    y_true, y_pred = single(y_true, y_pred)
+    y_true, y_pred = _classes(y_true, y_pred)
     hits = [true == pred for true, pred in zip(y_true, y_pred, strict=True)]
     return float(np.mean(hits))
 
@@ -52,7 +53,7 @@ def f1(y_true: Iterable[Any], y_pred: Iterable[Any], positive: Any = None) -> fl
     """
     from sklearn.metrics import f1_score
 
-    y_true, y_pred = single(y_true, y_pred)
+    y_true, y_pred = _classes(y_true, y_pred)
     if positive is None:
         labels = sorted(set(y_true) | set(y_pred))
         if len(labels) > 2:
@@ -60,15 +61,28 @@ def f1(y_true: Iterable[Any], y_pred: Iterable[Any], positive: Any = None) -> fl
         if len(labels) < 2:
             raise ValueError(f"With a single class, `f1` needs `positive`. Received: {labels}")
         positive = labels[-1]
-    found = {*y_true, *y_pred}
-    alike = [label for label in found if str(label).casefold() == str(positive).casefold()]
-    if alike and positive not in found:
+    others = {*y_true, *y_pred} - {positive}
+    alike = [label for label in others if str(label).casefold() == str(positive).casefold()]
+    if alike:
         raise ValueError(
             "`positive` must be written like its class. "
             f"Received: positive={positive!r}, class {alike[0]!r}"
         )
     true = [label == positive for label in y_true]
     return float(f1_score(true, [label == positive for label in y_pred], zero_division=0.0))
+
+
+def _classes(y_true, y_pred):
+    """Returns truth and predictions as two lists of labels, all strings or none."""
+    y_true, y_pred = single(y_true, y_pred)
+    text = next((label for label in chain(y_true, y_pred) if isinstance(label, str)), None)
+    other = next((label for label in chain(y_true, y_pred) if not isinstance(label, str)), None)
+    if text is not None and other is not None:
+        raise ValueError(
+            "Labels must be strings on both sides, or on neither: a number never equals a string. "
+            f"Received: {text!r} and {other!r}"
+        )
+    return y_true, y_pred
 
 
 def matthews_correlation(y_true: Iterable[Any], y_pred: Iterable[Any]) -> float:
@@ -89,7 +103,7 @@ def matthews_correlation(y_true: Iterable[Any], y_pred: Iterable[Any]) -> float:
     >>> matthews_correlation([0, 1, 1, 0], [0, 1, 1, 0])
     1.0
     """
-    y_true, y_pred = single(y_true, y_pred)
+    y_true, y_pred = _classes(y_true, y_pred)
     # By counts, because a confusion matrix grows with the square of the number of labels.
     rows, hits = len(y_true), sum(map(operator.eq, y_true, y_pred))
     true, pred = Counter(y_true), Counter(y_pred)

@@ -33,17 +33,18 @@ def extract_features(
     Args:
         encoder: The encoder; it runs once, without dropout.
         tokenizer: The encoder's tokenizer.
-        texts: A list of texts or of lists of words.
+        texts: A list of texts, of lists of words or of `Example`.
         layers: As in `layer_choice`, without learned weights.
-        pool: `"cls"`, `"mean"` or `"max"` for one vector per text, including special tokens;
-            `None` for one vector per word.
+        pool: `"cls"`, `"mean"`, `"max"` or `"last"` for one vector per text, including special
+            tokens; `None` for one vector per word.
         feature_gb: Largest temporary store of features, in gigabytes.
         batch_size, verbose: As in `FeatureStore.build`.
 
     Returns:
         With a `pool` (N, D) float32, rounded to float16; otherwise a list of N arrays (words, D).
-        D is the encoder's width, times the number of layers for a concatenation. For pairs of
-        separate texts it is twice that, with the first text before the second.
+        D is the encoder's width, times the number of layers for a concatenation. With a
+        `pool` it is twice that for pairs of separate texts, with the first text before the second;
+        without one, the words of the second text follow those of the first.
 
     Raises:
         ValueError: If the choice of layers has learned weights. Otherwise as `FeatureStore.build`.
@@ -95,7 +96,7 @@ class FeatureExtractor(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         encoder: The encoder.
         tokenizer: The encoder's tokenizer.
         layers: As in `layer_choice`, without learned weights.
-        pool: `"cls"`, `"mean"` or `"max"`.
+        pool: `"cls"`, `"mean"`, `"max"` or `"last"`, see `layers.Pooling`.
         batch_size, verbose: As in `FeatureStore.build`.
 
     Raises:

@@ -139,9 +139,9 @@ class FeatureStore:
             encoder: The frozen encoder.
             tokenizer: The encoder's tokenizer.
             examples: A list of `Example`, of texts or of lists of words.
-            pool: `"cls"`, `"mean"` or `"max"` for one vector per text, including special tokens;
-                `None` for one per word; `"tokens"` for one per token of questions with their
-                passages, in windows.
+            pool: `"cls"`, `"mean"`, `"max"` or `"last"` for one vector per text, including special
+                tokens; `None` for one per word; `"tokens"` for one per token of questions with
+                their passages, in windows.
             feature_gb: Largest size, in gigabytes.
             max_length: Length of the longest window in tokens, at most that of the encoder.
             batch_size: Number of texts per batch; by default as many as fit into 4,096 tokens.

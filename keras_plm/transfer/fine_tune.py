@@ -92,8 +92,9 @@ class FineTune(Method):
         pretrained_layers: Number of pre-trained layers, see `keep_pretrained_layers`; by default
             all. The layers above and the pooler have random weights. Zhang et al. 2021, section 5,
             re-initialise one to six layers of BERT and its pooler.
-        reader: `"linear"`, only an output layer; `"bilstm"`, the two-layer BiLSTM of BERT's
-            ablations, section 5.1, over the vectors of words; `"bcn"` for texts, `"esim"` for pairs
+        reader: `"linear"`, only an output layer; `"bilstm"`, a BiLSTM over the vectors of words, as
+            in BERT's ablations, section 5.1, with two layers as in section 5.3;
+            `"alternating_lstm"`, the LSTM of He et al. 2017; `"bcn"` for texts, `"esim"` for pairs
             of texts, `"bidaf"` for questions, see `keras_plm.heads.readers`.
         units: Width of each direction of the reader's LSTMs; by default half the encoder's width.
         reader_layers: Number of layers of the reader "bilstm", by default 2, or "alternating_lstm",

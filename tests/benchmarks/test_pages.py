@@ -65,21 +65,29 @@ def test_readme_repeats_the_numbers_of_the_claims():
         assert f"| {numbers} |" in claims, numbers
 
 
+EXPLANATIONS = (ROOT / "docs" / "explanation").glob("*.md")
+
 # Decimal numbers of the text without a table, and their sources.
 WITHOUT_TABLE = {
     "devices.md": "2.11 0.11",  # versions of torch and JAX
     "elmo.md": "41.9 23.0 55.8 "  # dev scores of single epochs: `trials` in the records
     "0.37 0.40 0.41 0.44 0.48 0.55 0.56 "  # learned weights of layers: `mixes` in the records
     "21.9",  # a difference in `sample_efficiency`
+    "equal_terms.md": "0.01",  # a bound
     "minilm.md": "68.4 52.7",  # fractions of the most frequent label
     "speed.md": "7.6 13.5 9.3 11.7 1.42 "  # ratios of `seconds` in the files of `speed`
     "2.84 0.01",  # `benchmarks/results/disturbed`; a difference to an aim
     "translation.md": "28.0 31.4",  # single seeds of `seq2seq_long`
+    "verdicts.md": "0.03 0.05 0.84 1.96 97.5",  # levels, quantiles and examples
     "README.md": "3.11 3.12 3.13",  # versions of Python
 }
 
 
-@pytest.mark.parametrize("page", [*pages.PAGES.glob("*.md"), pages.README], ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "page",
+    [*pages.PAGES.glob("*.md"), *EXPLANATIONS, pages.README],
+    ids=lambda p: f"{p.parent.name}/{p.name}",
+)
 def test_numbers_of_the_text_stand_in_a_table(page):
     """The table is on the page, on a page that it links to, or among the claims."""
     decimal = re.compile(r"(?<![\w./])\d+(?:,\d{3})*\.\d+(?![\w.]*\d)")

@@ -10,6 +10,7 @@ from keras_plm.files.arguments import check_number, check_whole
 from keras_plm.files.sequences import Tensor
 from keras_plm.layers import Dense, Dropout, Pooling, reverse_rows
 from keras_plm.layers._fused.scan import scan
+from keras_plm.layers.lstm import orthogonal
 
 GATES = 5  # input, candidate, forget, output, highway
 
@@ -58,7 +59,7 @@ class HighwayLSTM(keras.layers.Layer):
         n = self.units
         self.project.build(inputs_shape)
         self.recurrent_kernel = self.add_weight(
-            name="recurrent_kernel", shape=(n, GATES * n), initializer="orthogonal"
+            name="recurrent_kernel", shape=(n, GATES * n), initializer=orthogonal
         )
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:

@@ -250,6 +250,15 @@ def test_bfloat16_is_near_float32():
     assert_close(ops.cast(half, "float32"), whole(x), atol=0.02)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
+def test_recurrent_kernels_are_orthogonal_in_any_precision(dtype):
+    layer = LSTM(N, dtype=dtype)
+    layer.build((B, T, D))
+    kernel = to_numpy(ops.cast(layer.recurrent_kernel, "float64"))
+    near = {"bfloat16": 0.02, "float64": 1e-6}[dtype]
+    assert_close(kernel @ kernel.T, np.eye(N), atol=near)
+
+
 @pytest.mark.backend_neutral
 @pytest.mark.parametrize("sizes", [{"units": 0}, {"projection_dim": 0}, {"projection_clip": -1.0}])
 def test_refuses_invalid_sizes(sizes):

@@ -290,6 +290,11 @@ def test_bad_input_is_explained():
     for labels, positive in (([0, 1], "1"), (["no", "yes"], "Yes")):
         with pytest.raises(ValueError, match="`positive` must be written like its class"):
             metrics.f1(labels, labels, positive=positive)
+    with pytest.raises(ValueError, match="`positive` must be written like its class"):
+        metrics.f1(["no", "yes"], ["no", "Yes"], positive="yes")
+    for score in (metrics.accuracy, metrics.f1, metrics.matthews_correlation):
+        with pytest.raises(ValueError, match=r"strings on both sides.*Received: '1' and 1"):
+            score(["1", "0"], [1, 0])
     assert metrics.f1(["no", "maybe"], ["maybe", "no"], positive="yes") == 0.0
 
 
