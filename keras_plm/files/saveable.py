@@ -15,6 +15,7 @@ from keras_plm.files.opening import EXPANSION_FROM, MOST_EXPANSION, check_file
 from keras_plm.files.private_apis import every_layer
 
 QUANTIZED = "quantization"  # in a file of weights: the mode of each layer, if any
+FROZEN = "frozen_layers"  # in the config of `compile`: numbers of the layers that do not train
 
 
 class Saveable:
@@ -22,7 +23,8 @@ class Saveable:
 
     Models are rebuilt from the arguments of their constructor. These do not include
     `quantize("int8")`: the file of weights holds the modes of all layers, restored before the
-    weights.
+    weights. The configuration of a compiled model holds its frozen layers, restored before the
+    optimizer. A model that is not compiled keeps only its own `trainable`.
 
     A functional model reads only its own inputs of a dict. Keras would assign the arrays of a dict
     with further keys by position, to wrong inputs.
@@ -49,6 +51,22 @@ class Saveable:
                 f"Save only weights by `save_weights('name.weights.h5')`. Received: {filepath!r}"
             )
         return super().save(filepath, *args, **kwargs)
+
+    def get_compile_config(self):
+        config = super().get_compile_config()
+        frozen = [i for i, layer in enumerate(every_layer(self)) if not layer.trainable]
+        return {**config, FROZEN: frozen} if config and frozen else config
+
+    def compile_from_config(self, config):
+        super().compile_from_config(self.freeze_again(config))
+
+    def freeze_again(self, config: dict[str, Any]) -> dict[str, Any]:
+        """Freezes the layers in the configuration of `compile`; returns the other settings."""
+        frozen = set(config.get(FROZEN, ()))
+        for i, layer in enumerate(every_layer(self)):
+            if i in frozen:
+                layer.trainable = False
+        return {name: value for name, value in config.items() if name != FROZEN}
 
     def save_own_variables(self, store):
         super().save_own_variables(store)

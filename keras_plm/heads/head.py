@@ -504,7 +504,13 @@ class Head(FitsBatches, keras.Model):
                 "`trained_on_pairs` must be true, false or null. "
                 f"Received: {trained_on_pairs!r:.80}"
             )
+        encoder = config["encoder"]
+        later_frozen = not config["frozen"] and not encoder.trainable
+        if later_frozen:  # after the head was created
+            encoder.trainable = True
         head = cls(**config)
+        if later_frozen:
+            encoder.trainable = False
         head.trained_on_pairs = trained_on_pairs
         return head
 

@@ -389,7 +389,8 @@ class AdditiveAttention(Attention):
     def score(self, query: Tensor, key: Tensor) -> Tensor:
         query = self.query_projection(query)  # (B, T, units)
         hidden = ops.tanh(query[:, :, None] + key[:, None])  # (B, T, S, units)
-        return ops.matmul(hidden, self.score_kernel)[..., 0]  # (B, T, S)
+        rows = ops.reshape(hidden, (-1, self.units))  # XLA has no gradient of a product with 4 axes
+        return ops.reshape(ops.matmul(rows, self.score_kernel), ops.shape(hidden)[:3])  # (B, T, S)
 
     def get_config(self):
         initializer = keras.initializers.serialize(self.kernel_initializer)

@@ -11,7 +11,7 @@ from keras_plm.layers._fused.dense import Dense
 from keras_plm.layers._fused.scan import scan
 from keras_plm.layers.attention import Attention
 from keras_plm.layers.lstm import orthogonal
-from keras_plm.layers.masks import check_masks, combine_masks
+from keras_plm.layers.masks import check_masks, combine_masks, given_mask
 
 
 @keras.saving.register_keras_serializable("keras_plm")
@@ -104,7 +104,7 @@ class BidirectionalGRU(keras.layers.Layer):
         self, inputs: Tensor, padding_mask: Tensor | None = None, mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
         n = self.units
-        padding_mask = mask if padding_mask is None else padding_mask
+        padding_mask = given_mask(padding_mask, mask)
         if padding_mask is not None:
             check_masks(padding_mask, None, inputs.shape[0], inputs.shape[1], inputs.shape[1])
         projected = ops.transpose(self.input_projection(inputs), (1, 0, 2))  # (S, B, 6 n)
@@ -154,7 +154,8 @@ class AttentionDecoder(keras.layers.Layer):
         state: (B, n), the state before the first step.
         source: (B, S, M) annotations; without attention (B, M), one vector.
         key: (B, S, D_key), the vectors to score; `source` when omitted.
-        padding_mask: (B, S), True at real source positions.
+        padding_mask: (B, S), True at real source positions. When omitted, the mask that Keras
+            attached to `source`, if any.
         memory: Result of `prepare(source, key, padding_mask)`, in place of these three.
 
     Returns:
@@ -185,6 +186,7 @@ class AttentionDecoder(keras.layers.Layer):
                 "The attention of a recurrent decoder must have no dropout. "
                 f"Received: dropout={attention.dropout}"
             )
+        self.supports_masking = True
         self.units = units
         self.attention = attention
 
@@ -225,7 +227,9 @@ class AttentionDecoder(keras.layers.Layer):
         key: Tensor | None = None,
         padding_mask: Tensor | None = None,
         memory: dict[str, Tensor] | None = None,
+        source_mask: Tensor | None = None,
     ) -> tuple[Tensor, ...]:
+        padding_mask = given_mask(padding_mask, source_mask)
         memory = self.prepare(source, key, padding_mask) if memory is None else memory
         projected = ops.transpose(self.input_projection(inputs), (1, 0, 2))  # (T, B, 3 n)
         kernels = self.gates_kernel, self.candidate_kernel
@@ -254,7 +258,7 @@ class AttentionDecoder(keras.layers.Layer):
         return tuple(ops.transpose(x, (1, 0, 2)) for x in outputs)
 
     def compute_output_spec(
-        self, inputs, state, source=None, key=None, padding_mask=None, memory=None
+        self, inputs, state, source=None, key=None, padding_mask=None, memory=None, source_mask=None
     ):
         batch, length, _ = inputs.shape
         shapes = [(batch, length, self.units), (batch, length, source.shape[-1])]

@@ -13,7 +13,7 @@ from keras import ops
 from keras_plm.data.batching import Batches
 from keras_plm.data.class_weight import class_weights, weights_of
 from keras_plm.files.private_apis import build_for_training
-from keras_plm.files.saveable import Saveable, leaves
+from keras_plm.files.saveable import Saveable
 from keras_plm.files.sequences import are_texts
 from keras_plm.training._prefetch import sent_ahead
 from keras_plm.training.callbacks import FiniteLoss, StepCounter, UnhurriedCallbacks
@@ -21,8 +21,6 @@ from keras_plm.training.distribution.one_device import Distribution
 from keras_plm.training.half_precision import warn_of_slow_precision
 from keras_plm.training.kept_numbers import kept_numbers
 from keras_plm.training.memory import memory_errors
-
-FROZEN = "frozen"  # in the config of `compile`: numbers of the layers that do not train
 
 
 def check_outputs(outputs: np.ndarray) -> None:
@@ -88,17 +86,8 @@ class FitsBatches(Saveable):
         "`data.translation_batches` do"
     )
 
-    def get_compile_config(self):
-        config = super().get_compile_config()
-        frozen = [i for i, layer in enumerate(leaves(self)) if not layer.trainable]
-        return {**config, FROZEN: frozen} if config and frozen else config
-
     def compile_from_config(self, config):
-        frozen = set(config.get(FROZEN, ()))
-        for i, layer in enumerate(leaves(self)):
-            if i in frozen:
-                layer.trainable = False
-        config = {name: value for name, value in config.items() if name != FROZEN}
+        config = self.freeze_again(config)
         self._compile_again(keras.saving.deserialize_keras_object(config))
         if self.built:
             self.optimizer.build(self.trainable_variables)

@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_plm.files.sequences import Tensor
 from keras_plm.layers import LSTM, Dropout, Pooling, reverse_rows
+from keras_plm.layers.masks import given_mask
 
 
 @keras.saving.register_keras_serializable("keras_plm")
@@ -24,7 +25,8 @@ class BiLSTM(keras.layers.Layer):
 
     Call arguments:
         inputs: (B, T, D).
-        padding_mask: (B, T), True at real positions, which come first.
+        padding_mask: (B, T), True at real positions, which come first. When omitted, the mask that
+            Keras attached to the inputs, if any.
 
     Returns:
         (B, T, 2 * units), zero at padding.
@@ -37,6 +39,7 @@ class BiLSTM(keras.layers.Layer):
 
     def __init__(self, units: int, num_layers: int = 2, dropout: float = 0.0, **kwargs):
         super().__init__(**kwargs)
+        self.supports_masking = True
         self.units = units
         self.num_layers = num_layers
         self.dropout = dropout
@@ -57,8 +60,13 @@ class BiLSTM(keras.layers.Layer):
             shape = (*inputs_shape[:-1], 2 * self.units)
 
     def call(
-        self, inputs: Tensor, padding_mask: Tensor | None = None, training: bool | None = None
+        self,
+        inputs: Tensor,
+        padding_mask: Tensor | None = None,
+        training: bool | None = None,
+        mask: Tensor | None = None,
     ) -> Tensor:
+        padding_mask = given_mask(padding_mask, mask)
         x = inputs
         for forward_layer, backward_layer in self.layers:
             x = self.drop(x, training=training)
@@ -68,7 +76,7 @@ class BiLSTM(keras.layers.Layer):
             x = x * ops.cast(padding_mask, x.dtype)[..., None]
         return x
 
-    def compute_output_spec(self, inputs, padding_mask=None, training=None):
+    def compute_output_spec(self, inputs, padding_mask=None, training=None, mask=None):
         return keras.KerasTensor((*inputs.shape[:2], 2 * self.units), dtype=self.compute_dtype)
 
     def pooling(self) -> keras.Layer:

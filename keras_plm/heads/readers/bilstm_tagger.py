@@ -6,6 +6,7 @@ from keras_plm.files.arguments import check_whole
 from keras_plm.files.sequences import Tensor
 from keras_plm.heads.readers.bilstm import BiLSTM
 from keras_plm.layers import CRF, Dense, Dropout
+from keras_plm.layers.masks import given_mask
 
 
 @keras.saving.register_keras_serializable("keras_plm")
@@ -27,7 +28,8 @@ class BiLSTMTagger(keras.layers.Layer):
 
     Call arguments:
         inputs: (B, T, D).
-        padding_mask: (B, T), True at real words, which come first.
+        padding_mask: (B, T), True at real words, which come first. When omitted, the mask that
+            Keras attached to the inputs, if any.
 
     Returns:
         (B, T, K, K) float32 scores of each word's tag after the tag of the previous word, see
@@ -46,6 +48,7 @@ class BiLSTMTagger(keras.layers.Layer):
     ):
         check_whole(num_labels, "num_labels", least=2)
         super().__init__(**kwargs)
+        self.supports_masking = True
         self.num_labels = num_labels
         self.units = units
         self.num_layers = num_layers
@@ -62,13 +65,18 @@ class BiLSTMTagger(keras.layers.Layer):
         self.crf.build((*inputs_shape[:-1], self.num_labels))
 
     def call(
-        self, inputs: Tensor, padding_mask: Tensor | None = None, training: bool | None = None
+        self,
+        inputs: Tensor,
+        padding_mask: Tensor | None = None,
+        training: bool | None = None,
+        mask: Tensor | None = None,
     ) -> Tensor:
+        padding_mask = given_mask(padding_mask, mask)
         x = self.bilstm(inputs, padding_mask=padding_mask, training=training)
         x = self.logits(self.drop(x, training=training))
         return self.crf(x, padding_mask=padding_mask)
 
-    def compute_output_spec(self, inputs, padding_mask=None, training=None):
+    def compute_output_spec(self, inputs, padding_mask=None, training=None, mask=None):
         shape = (*inputs.shape[:2], self.num_labels, self.num_labels)
         return keras.KerasTensor(shape, dtype="float32")
 

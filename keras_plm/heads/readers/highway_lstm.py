@@ -11,6 +11,7 @@ from keras_plm.files.sequences import Tensor
 from keras_plm.layers import Dense, Dropout, Pooling, reverse_rows
 from keras_plm.layers._fused.scan import scan
 from keras_plm.layers.lstm import orthogonal
+from keras_plm.layers.masks import given_mask
 
 GATES = 5  # input, candidate, forget, output, highway
 
@@ -48,6 +49,7 @@ class HighwayLSTM(keras.layers.Layer):
 
     def __init__(self, units: int, dropout: float = 0.0, **kwargs):
         super().__init__(**kwargs)
+        self.supports_masking = True
         check_whole(units, "units", least=1)
         check_number(dropout, "dropout", least=0, below=1)
         self.units, self.dropout = units, dropout
@@ -107,7 +109,8 @@ class AlternatingLSTM(keras.layers.Layer):
 
     Call arguments:
         inputs: (B, T, D).
-        padding_mask: (B, T), True at real positions, which come first.
+        padding_mask: (B, T), True at real positions, which come first. When omitted, the mask that
+            Keras attached to the inputs, if any.
 
     Returns:
         (B, T, units), zero at padding.
@@ -123,6 +126,7 @@ class AlternatingLSTM(keras.layers.Layer):
 
     def __init__(self, units: int = 300, num_layers: int = 8, dropout: float = 0.1, **kwargs):
         super().__init__(**kwargs)
+        self.supports_masking = True
         check_whole(num_layers, "num_layers", least=1)
         self.units, self.num_layers, self.dropout = units, num_layers, dropout
         options = {"dropout": dropout, "dtype": self.dtype_policy}
@@ -135,8 +139,13 @@ class AlternatingLSTM(keras.layers.Layer):
             shape = (*inputs_shape[:-1], self.units)
 
     def call(
-        self, inputs: Tensor, padding_mask: Tensor | None = None, training: bool | None = None
+        self,
+        inputs: Tensor,
+        padding_mask: Tensor | None = None,
+        training: bool | None = None,
+        mask: Tensor | None = None,
     ) -> Tensor:
+        padding_mask = given_mask(padding_mask, mask)
         x = inputs
         for i, layer in enumerate(self.layers):
             if i % 2:
@@ -149,7 +158,7 @@ class AlternatingLSTM(keras.layers.Layer):
             x = x * ops.cast(padding_mask, x.dtype)[..., None]
         return x
 
-    def compute_output_spec(self, inputs, padding_mask=None, training=None):
+    def compute_output_spec(self, inputs, padding_mask=None, training=None, mask=None):
         return keras.KerasTensor((*inputs.shape[:2], self.units), dtype=self.compute_dtype)
 
     def pooling(self) -> keras.Layer:

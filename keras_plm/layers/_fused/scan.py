@@ -76,6 +76,7 @@ def _tf_fold(step, state, inputs, reverse):
         return t + 1, state, tuple(places)
 
     loop = (tf.constant(1), tuple(state), tuple(kept))
-    # One step at a time: parallel steps would need the memory of all of them.
-    _, state, kept = tf.while_loop(lambda t, *_: t < count, body, loop, parallel_iterations=1)
+    # One step at a time: parallel steps would need the memory of all of them. XLA needs a limit.
+    limits = {"parallel_iterations": 1, "maximum_iterations": count - 1}
+    _, state, kept = tf.while_loop(lambda t, *_: t < count, body, loop, **limits)
     return state, tuple(array.stack() for array in kept)

@@ -251,6 +251,36 @@ def test_frozen_layers_stay_frozen_after_a_reload(tmp_path):
     np.testing.assert_array_equal(table, again.encoder.token_embedding.embeddings)
 
 
+def frozen_head():
+    """Returns a head whose encoder is frozen after its creation, its inputs and targets."""
+    model = Classifier(encoder(), LABELS, tokenizer=TOKENIZER)
+    model.encoder.trainable = False
+    source = model.batches([Example("a", "no"), Example("b", "yes")], batch_size=2)
+    return model, *source[0][:2]
+
+
+def frozen_words():
+    """Returns an ELMo whose layer 0, a layer with weights and sublayers of its own, is frozen."""
+    model = ELMo(**ELMO)
+    model.token_encoder.trainable = False
+    x = {"character_ids": np.ones((2, 3, 50), "int32"), "padding_mask": np.ones((2, 3), bool)}
+    return model, x, {"sequence": np.zeros((2, 3, model.hidden_dim), "float32")}
+
+
+@pytest.mark.backend_neutral
+@pytest.mark.parametrize("make", [frozen_head, frozen_words], ids=lambda make: make.__name__)
+def test_parts_frozen_after_their_creation_stay_frozen(make, tmp_path):
+    model, x, y = make()
+    losses = {name: "mse" for name in y} if isinstance(y, dict) else None
+    model.compile("adam", **({"loss": losses} if losses else {}))
+    model.fit(x, y, verbose=0)
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    names = [[w.path for w in each.trainable_weights] for each in (model, again)]
+    assert len(names[0]) == len(names[1]) < len(model.weights)
+    assert int(again.optimizer.iterations) == 1
+
+
 @pytest.mark.backend_neutral
 def test_a_folder_that_would_not_load_is_not_written(tmp_path):
     words = [WordVectors.from_vectors(["fine", "film"], np.eye(2) * x) for x in (1, 70_000)]

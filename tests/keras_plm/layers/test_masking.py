@@ -8,6 +8,7 @@ import pytest
 from keras import ops
 
 from keras_plm import layers
+from keras_plm.heads import readers
 
 IDS = np.array([[4, 2, 7, 0, 0], [1, 3, 0, 0, 0], [5, 6, 2, 8, 9]])
 REAL = IDS != 0
@@ -20,6 +21,9 @@ LAYERS = {
     "lstms": lambda: layers.LSTMStack(2, units=3, projection_dim=4),
     "carried": lambda: layers.CarriedStates(layers.LSTMStack(1, units=3, projection_dim=4), rows=3),
     "crf": lambda: layers.CRF(),
+    "bilstm": lambda: readers.BiLSTM(units=2, num_layers=1),
+    "highway lstms": lambda: readers.AlternatingLSTM(units=2, num_layers=2, dropout=0.0),
+    "bilstm, crf": lambda: readers.BiLSTMTagger(num_labels=2, units=2, num_layers=1),
     "mean": lambda: layers.Pooling("mean"),
     "last": lambda: layers.Pooling("last"),
 }
@@ -43,7 +47,9 @@ def no_lost_masks():
         yield
 
 
-@pytest.mark.compiles("stack", "gru", "projected", "lstms", "carried", "crf")
+@pytest.mark.compiles(
+    "stack", "gru", "projected", "lstms", "carried", "crf", "bilstm", "highway lstms", "bilstm, crf"
+)
 @pytest.mark.parametrize("name", LAYERS)
 def test_keras_mask_equals_padding_mask(name):
     layer, x = LAYERS[name](), embedded()
@@ -95,6 +101,18 @@ def test_attention_takes_the_mask_of_its_value():
             strict=True,
         ):
             np.testing.assert_array_equal(*map(ops.convert_to_numpy, (implicit, given)))
+
+
+@pytest.mark.compiles
+def test_a_recurrent_decoder_takes_the_mask_of_its_source():
+    source, inputs, state = embedded(), ops.ones((3, 2, 4)), ops.ones((3, 5))
+    bare = ops.convert_to_tensor(ops.convert_to_numpy(source))
+    decoder = layers.AttentionDecoder(5, layers.AdditiveAttention(3))
+    implicit = decoder(inputs, state=state, source=source)[2]
+    given = decoder(inputs, state=state, source=bare, padding_mask=REAL)[2]
+    np.testing.assert_array_equal(*map(ops.convert_to_numpy, (implicit, given)))
+    assert (ops.convert_to_numpy(implicit)[:, :, 0] > 0).all()
+    assert (ops.convert_to_numpy(implicit)[~np.broadcast_to(REAL[:, None], (3, 2, 5))] == 0).all()
 
 
 def test_a_mix_normalises_over_the_positions_of_the_mask():

@@ -221,6 +221,18 @@ def test_bfloat16_is_near_float32():
         assert ids.shape == (B, 4)
 
 
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="the others compile otherwise")
+@pytest.mark.split_to("tensorflow")
+@pytest.mark.compiles
+@pytest.mark.parametrize("attention", [None, "additive"])
+def test_loops_over_time_train_under_xla(attention):
+    model = Seq2Seq(V, 4, 6, attention=attention)
+    model.compile("sgd", jit_compile=True)
+    ids = np.ones((B, S), "int32")
+    x = {"token_ids": ids, "padding_mask": ids > 0, "target_ids": ids}
+    assert np.isfinite(model.train_on_batch(x, ids)).all()
+
+
 @pytest.mark.backend_neutral
 def test_bad_settings_are_named():
     with pytest.raises(ValueError, match="'additive'.*Received: attention='mlp'"):
