@@ -15,7 +15,7 @@ from keras_plm.checkpoints.settings import check_backbone
 from keras_plm.files.arrays import as_weight, hdf5_arrays, keras_shapes, open_hdf5
 from keras_plm.files.json_files import read_json
 from keras_plm.files.opening import read_text
-from keras_plm.files.saveable import described_error
+from keras_plm.files.saveable import described_error, saved_policy
 from keras_plm.models.encoder import Encoder
 from keras_plm.tokenizers.tokenizer_json import (
     naming,
@@ -195,7 +195,7 @@ class HubEncoder(Encoder):
             "backbone": keras.saving.serialize_keras_object(self.backbone),
             "dropout": self.dropout,
             "trainable": self.trainable,
-            "dtype": self.dtype_policy.name,
+            "dtype": saved_policy(self),
             "name": self.name,
         }
 

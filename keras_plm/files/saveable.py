@@ -6,6 +6,7 @@ import zipfile
 import zlib
 from typing import Any
 
+import keras
 import numpy as np
 
 from keras_plm.files.arguments import explains
@@ -165,3 +166,10 @@ def described_error(error):
 def leaves(model):
     """Returns the layers without sublayers, in an order that a copy of the model shares."""
     return [x for x in every_layer(model) if len(every_layer(x)) == 1]
+
+
+def saved_policy(model):
+    """Returns the precision of a model for its configuration: a name, or a dict for a map."""
+    policy = model.dtype_policy
+    is_map = isinstance(policy, keras.dtype_policies.DTypePolicyMap)
+    return keras.dtype_policies.serialize(policy) if is_map else policy.name

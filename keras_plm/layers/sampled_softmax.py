@@ -64,8 +64,10 @@ def _rows_of_a_chunk(count, most):
 
 
 def _chunks(tensor, rows):
-    """Splits (N, ...) into (K, R, ...), padded with zeros."""
-    padding = [[0, -ops.shape(tensor)[0] % rows]] + [[0, 0]] * (len(tensor.shape) - 1)
+    """Splits (N, ...) into (K, R, ...), padded with zeros; one chunk if N is 0."""
+    count = ops.shape(tensor)[0]
+    missing = rows if isinstance(count, int) and count == 0 else -count % rows
+    padding = [[0, missing]] + [[0, 0]] * (len(tensor.shape) - 1)
     return ops.reshape(ops.pad(tensor, padding), (-1, rows, *tensor.shape[1:]))
 
 

@@ -2,6 +2,7 @@
 
 import keras
 
+from keras_plm.files.saveable import saved_policy
 from keras_plm.layers import (
     Dense,
     Dropout,
@@ -192,6 +193,6 @@ class BERT(Encoder):
             "norm_epsilon": self.norm_epsilon,
             "name": self.name,
             "trainable": self.trainable,
-            "dtype": self.dtype_policy.name,
+            "dtype": saved_policy(self),
             "causal": self.causal,
         }

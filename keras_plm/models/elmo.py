@@ -6,6 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_plm.files.saveable import saved_policy
 from keras_plm.files.sequences import Tensor
 from keras_plm.layers import CarriedStates, CharacterEncoder, LSTMStack
 from keras_plm.layers.embedding import check_counts
@@ -185,7 +186,7 @@ class ELMo(Encoder):
         names += ("activation", "num_layers", "cell_clip", "projection_clip")
         names += ("use_skip_connections", "dropout", "carried_rows", "name", "trainable")
         config = {name: getattr(self, name) for name in names}
-        return {**config, "dtype": self.dtype_policy.name}
+        return {**config, "dtype": saved_policy(self)}
 
 
 def read_both_ways(words, padding_mask, forward_lm, backward_lm):

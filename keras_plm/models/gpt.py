@@ -6,6 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_plm.files.saveable import saved_policy
 from keras_plm.files.sequences import Tensor
 from keras_plm.layers import (
     Dropout,
@@ -216,4 +217,4 @@ class GPT(Encoder):
         names += ("max_sequence_length", "dropout", "activation", "pre_norm")
         names += ("initializer_range", "norm_epsilon", "name", "trainable")
         config = {name: getattr(self, name) for name in names}
-        return {**config, "dtype": self.dtype_policy.name}
+        return {**config, "dtype": saved_policy(self)}

@@ -9,6 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_plm.data.batching import Batches
+from keras_plm.files.saveable import saved_policy
 from keras_plm.layers import Dense, Dropout, TokenEmbedding
 from keras_plm.layers._fused.programs import compiled
 from keras_plm.layers._fused.softmax import token_cross_entropy
@@ -374,7 +375,7 @@ class NNLM(FitsBatches, keras.Model):
             "dropout": self.dropout,
             "name": self.name,
             "trainable": self.trainable,
-            "dtype": self.dtype_policy.name,
+            "dtype": saved_policy(self),
         }
 
 

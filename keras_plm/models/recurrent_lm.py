@@ -5,6 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_plm.files.saveable import saved_policy
 from keras_plm.files.sequences import Tensor
 from keras_plm.layers import Dropout, LSTMStack, TokenEmbedding
 from keras_plm.layers.embedding import check_counts
@@ -139,4 +140,4 @@ class RecurrentLM(Encoder):
         names = ("vocabulary_size", "num_layers", "units", "hidden_dim", "dropout")
         names += ("initializer_range", "name", "trainable")
         config = {name: getattr(self, name) for name in names}
-        return {**config, "dtype": self.dtype_policy.name}
+        return {**config, "dtype": saved_policy(self)}

@@ -5,6 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_plm.files.saveable import saved_policy
 from keras_plm.files.sequences import Tensor
 from keras_plm.layers import (
     AdditiveAttention,
@@ -303,5 +304,5 @@ class Seq2Seq(EncoderDecoder):
             "share_embeddings": self.share_embeddings,
             "name": self.name,
             "trainable": self.trainable,
-            "dtype": self.dtype_policy.name,
+            "dtype": saved_policy(self),
         }

@@ -5,6 +5,7 @@ from typing import Any
 
 import keras
 
+from keras_plm.files.saveable import saved_policy
 from keras_plm.files.sequences import Tensor
 from keras_plm.layers import (
     Dropout,
@@ -171,7 +172,7 @@ class TransformerEncoder(Encoder):
             **self._settings,
             "name": self.name,
             "trainable": self.trainable,
-            "dtype": self.dtype_policy.name,
+            "dtype": saved_policy(self),
         }
 
 
@@ -336,5 +337,5 @@ class Transformer(EncoderDecoder):
             "share_embeddings": self.share_embeddings,
             "name": self.name,
             "trainable": self.trainable,
-            "dtype": self.dtype_policy.name,
+            "dtype": saved_policy(self),
         }

@@ -10,6 +10,7 @@ from keras import ops
 
 from keras_plm.data.formats.fasttext import as_set
 from keras_plm.data.formats.word_vectors import read_vectors, write_vectors
+from keras_plm.files.saveable import saved_policy
 from keras_plm.files.sequences import as_list
 from keras_plm.layers import Dropout, TokenEmbedding
 from keras_plm.layers.embedding import rows_of
@@ -413,5 +414,5 @@ class WordVectors(Encoder):
             "dropout": self.dropout,
             "name": self.name,
             "trainable": self.trainable,
-            "dtype": self.dtype_policy.name,
+            "dtype": saved_policy(self),
         }

@@ -52,7 +52,9 @@ class FitsBatches(Saveable):
 
     `fit` keeps the order of `Batches` and multiplies `class_weight` into their weights. A reloaded
     model is compiled as before, with its own defaults, and its frozen layers stay frozen. `fit`
-    raises if the loss of an epoch is not finite, see `FiniteLoss`.
+    raises if the loss of an epoch is not finite, see `FiniteLoss`. Copy a model by
+    `type(model).from_config(model.get_config())`: `keras.models.clone_model` returns a
+    `keras.Model` without these methods, and its output layer has a table of its own.
 
     Call arguments:
         inputs: The inputs of the model. A functional model reads only its own ones of a dict.

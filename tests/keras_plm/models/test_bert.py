@@ -1,5 +1,6 @@
 """BERT: sizes, contract, and agreement with a peer."""
 
+import keras
 import numpy as np
 import pytest
 
@@ -54,7 +55,6 @@ def test_keeps_the_encoder_contract(pre_norm, tmp_path):
 
 
 def test_every_weight_learns():
-    import keras
 
     encoder = BERT(13, **TINY, dropout=0.0, max_sequence_length=7)
     ids = np.random.default_rng(0).integers(0, 13, (9, 7)).astype("int32")
@@ -86,16 +86,18 @@ def test_refuses_unknown_arguments():
         BERT(13, **TINY, num_layer=5)  # Keras' functional models ignore unknown arguments
 
 
-def test_copy_from_config_has_the_same_precision():
-    encoder = BERT(13, **TINY, dtype="mixed_bfloat16")
+@pytest.mark.parametrize("is_map", [False, True])
+def test_copy_from_config_has_the_same_precision(is_map):
+    policy = "mixed_bfloat16"
+    if is_map:
+        policy = keras.dtype_policies.DTypePolicyMap(default_policy=policy)
+    encoder = BERT(13, **TINY, dtype=policy)
     copy = BERT.from_config(encoder.get_config())
     assert copy.compute_dtype == copy.output["sequence"].dtype == "bfloat16"
 
 
 @pytest.mark.full
 def test_frozen_encoder_is_frozen_after_reloading(tmp_path):
-    import keras
-
     encoder = BERT(13, **TINY)
     encoder.trainable = False
     encoder.save(tmp_path / "frozen.keras")

@@ -148,6 +148,7 @@ def test_softmax_equals_the_formula_for_any_chunk_size(tmp_path):
     for rows in (1, 2, 4, 100):
         found = logsumexp_of_products(ops.convert_to_tensor(flat), *weights, rows=rows)
         assert_close(found, whole)
+    assert logsumexp_of_products(ops.convert_to_tensor(flat[:0]), *weights).shape == (0,)
 
 
 @pytest.mark.parametrize("low", [-1e4, -1e30])
