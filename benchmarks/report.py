@@ -124,7 +124,7 @@ def run_report(flags):
         return _update_all(flags)
     if page and flags.suite is None:
         return _run_page(flags)
-    there = [path.name for path in sorted(root.glob("*/"))]
+    there = [path.name for path in sorted(root.glob("[!.]*/"))]
     if flags.suite is None and there and "first" not in there:
         raise ValueError(
             f"Set --suite to the results to show, one of: {', '.join(there)}. Received: no --suite"

@@ -40,7 +40,7 @@ class SpeedSettings:
     length: int = setting(128, "use so many tokens per row at fixed shapes", least=1, most=512)
     hub: bool = setting(True, "also time KerasHub, which loads slowly")
     half: bool = setting(True, "also time bfloat16, slow on processors without support for it")
-    seed: int = setting(0, "draw sentences and ids with this seed")
+    seed: int = setting(0, "draw sentences and ids with this seed", least=0)
     shapes: str = setting(
         "8x12x512x64,32x8x128x64",
         "time attention of these shapes: batch x heads x length x head width",

@@ -1,9 +1,14 @@
 """Commands that use trained models: `predict`, `export` and `generate`."""
 
+from pathlib import Path
+
 
 def add_predict(commands):
+    from keras_plm.cli.run import add_import_flag
+
     text = "predict labels, tags, scores, answers or clusters for a file of texts"
     parser = commands.add_parser("predict", help=text, description=text)
+    add_import_flag(parser)
     parser.add_argument(
         "file", metavar="FILE",
         help="one text per line (pairs: a tab between them), CSV, TSV, JSONL, CoNLL or SQuAD JSON",
@@ -33,9 +38,21 @@ def add_predict(commands):
 
 
 def run_predict(flags):
-    from keras_plm.experiments.predict import open_model, predict, read_inputs
+    from keras_plm.experiments.predict import (
+        check_probabilities,
+        open_model,
+        predict,
+        read_inputs,
+    )
+    from keras_plm.files.disk_space import try_to_write
 
+    if flags.out:  # before hours of work
+        if Path(flags.out).is_dir():
+            raise ValueError(f"`--out` must be a file. Received: the folder {flags.out!r}")
+        try_to_write(Path(flags.out).parent)
     model = open_model(flags.model)
+    if flags.probabilities:
+        check_probabilities(model)
     tagger = open_model(flags.tagger) if flags.tagger else None
     examples = read_inputs(flags.file, model, flags.text, flags.pair, tagger)
     lines = predict(model, examples, flags.out, flags.probabilities)
@@ -43,8 +60,11 @@ def run_predict(flags):
 
 
 def add_export(commands):
+    from keras_plm.cli.run import add_import_flag
+
     text = "export a fine-tuned model and its tokenizer as a TensorFlow SavedModel of strings"
     parser = commands.add_parser("export", help=text, description=text)
+    add_import_flag(parser)
     parser.add_argument(
         "--model", required=True, metavar="FILE", help="a model of `run --save-model`"
     )
@@ -65,8 +85,11 @@ def run_export(flags):
 
 
 def add_generate(commands):
+    from keras_plm.cli.run import add_import_flag
+
     text = "continue texts with a language model"
     parser = commands.add_parser("generate", help=text, description=text)
+    add_import_flag(parser)
     parser.add_argument("prompts", nargs="+", metavar="TEXT", help="beginnings of texts")
     parser.add_argument(
         "--encoder", required=True, metavar="DIR", help="folder of a GPT or another language model"

@@ -1,6 +1,7 @@
 """Entry point of the console command: `keras-plm --help`."""
 
 import argparse
+import importlib
 import logging
 import os
 import sys
@@ -90,6 +91,7 @@ def run_command(parser, adders, arguments=None):
         debug = flags.debug
         if debug:
             warnings.formatwarning = formatted
+        import_modules(getattr(flags, "modules", ()))
         flags.run(flags)
     except BrokenPipeError:  # the reader of a pipe has ended, as in `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -102,6 +104,14 @@ def run_command(parser, adders, arguments=None):
     finally:
         warnings.formatwarning = formatted
     return 0
+
+
+def import_modules(names):
+    """Imports modules by their names, also from the current folder; they may add tasks."""
+    if names and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    for name in names:
+        importlib.import_module(name)
 
 
 def set_environment():

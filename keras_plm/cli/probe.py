@@ -4,10 +4,11 @@ from pathlib import Path
 
 
 def add_edge_probing(commands):
-    from keras_plm.cli.run import add_data_flags
+    from keras_plm.cli.run import add_data_flags, add_import_flag
 
     text = "find the layers of a frozen encoder that know parts of speech, names, roles and others"
     parser = commands.add_parser("edge-probing", help=text, description=text)
+    add_import_flag(parser)
     parser.add_argument(
         "--encoder", required=True, metavar="DIR", help="read the encoder of this folder or name"
     )
@@ -58,6 +59,10 @@ def run_edge_probing(flags):
         path = getattr(flags, argument)
         if path and not Path(path).parent.is_dir():
             raise ValueError(f"`--{argument}` must be in an existing folder. Received: {path!r}")
+        if path and Path(path).is_dir():
+            raise ValueError(f"`--{argument}` must be a file. Received: the folder {path!r}")
+    if Path(flags.results).suffix != ".json":  # the counts are in a file of the same stem
+        raise ValueError(f"`--results` must be a .json file. Received: {flags.results!r}")
     if flags.plot and Path(flags.plot).suffix not in (".png", ".svg"):
         raise ValueError(f"`--plot` must be a PNG or SVG file. Received: {flags.plot!r}")
     path = Path(flags.results)

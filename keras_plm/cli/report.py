@@ -5,11 +5,14 @@ from pathlib import Path
 
 
 def add_report(commands):
+    from keras_plm.cli.run import add_import_flag
+
     text = "make tables, plots or one page from the results of `run` and `layers`"
     parser = commands.add_parser("report", help=text, description=text)
     parser.add_argument(
         "--results", default="results", metavar="DIR", help="folder of results (default results)"
     )
+    add_import_flag(parser)
     add_page_flags(parser)
     parser.set_defaults(run=run_report)
 

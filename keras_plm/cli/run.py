@@ -1,9 +1,6 @@
 """Commands that train on a task: `run` one method, and `layers` to compare choices of layers."""
 
 import functools
-import importlib
-import os
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -13,10 +10,7 @@ MOST_LABELS = 20  # labels in a message
 
 def add_run_flags(parser):
     """Adds the flags of the commands `run` and `layers`."""
-    parser.add_argument(
-        "--import", dest="modules", action="append", default=[], metavar="MODULE",
-        help="import this module first; it defines the class of your own encoder",
-    )  # fmt: skip
+    add_import_flag(parser)
     task = parser.add_mutually_exclusive_group(required=True)
     task.add_argument("--task", metavar="NAME", help="a known task, see `keras-plm data`")
     task.add_argument("--task-file", metavar="FILE", help="a CSV, TSV, JSONL or CoNLL file")
@@ -39,12 +33,12 @@ def add_run_flags(parser):
     )
 
 
-def import_modules(names):
-    """Imports modules by their names, also from the current folder."""
-    if names and os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    for name in names:
-        importlib.import_module(name)
+def add_import_flag(parser):
+    """Adds `--import`, which `main.run_command` obeys before the command runs."""
+    parser.add_argument(
+        "--import", dest="modules", action="append", default=[], metavar="MODULE",
+        help="import this module first; it defines the class of your own encoder",
+    )  # fmt: skip
 
 
 def add_data_flags(parser):
@@ -68,7 +62,6 @@ def open_runner(flags):
     from keras_plm.experiments.flags import devices, named
     from keras_plm.experiments.runner import Runner
 
-    import_modules(flags.modules)
     if flags.seeds < 1:
         raise ValueError(f"`--seeds` must be 1 or more. Received: {flags.seeds}")
     if flags.task_file:
@@ -126,7 +119,6 @@ def of_documents(flags):
     """Returns the settings of a run that differ for a task of documents: one per step."""
     from keras_plm.datasets.tasks import TASKS
 
-    import_modules(flags.modules)  # they may add tasks
     task = TASKS.get(flags.task or "")
     documents = task is not None and task.head.reads_documents and "batch_size" not in flags
     return {"batch_size": 1} if documents else {}
@@ -341,7 +333,6 @@ def run_layers(flags):
 
     fine_tunes = not flags.no_fine_tune and flags.method == "features"
     check_layers_flags(flags, fine_tunes)
-    import_modules(flags.modules)
     encoder = load(flags.encoder)[0]
     names = distinct_choices(encoder)
     precision = flags.precision
@@ -400,7 +391,8 @@ def check_layers_flags(flags, fine_tunes):
         )
     if flags.plot:
         path = Path(flags.plot)
-        if path.suffix not in (".png", ".svg") or not path.parent.is_dir():
+        drawable = path.suffix in (".png", ".svg") and path.parent.is_dir()
+        if path.is_dir() or not drawable:
             raise ValueError(
                 "`--plot` must be a PNG or SVG file in an existing folder. "
                 f"Received: {flags.plot!r}"
@@ -440,7 +432,9 @@ def draw_layers(flags, results):
     drawn = [r for r in results if r["method"] == "features"]
     # The files also hold the results of this call.
     others = read_results(flags.results, task)
-    drawn += [r for r in others if r["encoder"] == encoder and r["method"] != "features"]
+    data = {r.get("inputs") for r in results}  # of these examples and weights only
+    others = [r for r in others if r["encoder"] == encoder and r.get("inputs") in data]
+    drawn += [r for r in others if r["method"] != "features"]
     choice_of = functools.partial(Choice.of, folder=ResultFolder(flags.results))
     with replacing(flags.plot, Path(flags.plot).suffix) as temporary:
         layer_figure(drawn, task, choice_of).savefig(temporary, dpi=150)

@@ -206,12 +206,28 @@ def add_word_vectors(commands):
     parser.set_defaults(run=run_word_vectors)
 
 
+def _check_folder_of_vectors(out):
+    """Raises a ValueError if word vectors would replace a file or another model."""
+    from keras_plm.files.json_files import read_json
+
+    if out.is_file():
+        raise ValueError(f"`--out` must be a folder. Received: the file {out}")
+    config = out / "config.json"
+    kind = read_json(config, dict).get("model") if config.is_file() else "WordVectors"
+    if kind != "WordVectors" or (out / "pretraining.json").is_file():
+        raise ValueError(
+            f"{out} holds another model: choose another folder for the word vectors. "
+            f"Received: --out {out}"
+        )
+
+
 def run_word_vectors(flags):
     import dataclasses
 
     from keras_plm.experiments.flags import from_flags
     from keras_plm.experiments.pretraining.word_vectors import Vectors, make_word_vectors
     from keras_plm.experiments.progress import console
+    from keras_plm.files.arguments import check_whole
     from keras_plm.training.stopping import handling_signals, raise_stopped
 
     given = [field.name for field in dataclasses.fields(Vectors) if field.name in flags]
@@ -228,8 +244,8 @@ def run_word_vectors(flags):
         )
     if flags.characters < 0:
         raise ValueError(f"`--characters` must be 0 or more. Received: {flags.characters}")
-    if Path(flags.out).is_file():
-        raise ValueError(f"`--out` must be a folder. Received: the file {flags.out}")
+    check_whole(flags.seed, "--seed", least=0)
+    _check_folder_of_vectors(Path(flags.out))
     with handling_signals(raise_stopped):
         encoder = make_word_vectors(
             from_flags(Vectors, flags),

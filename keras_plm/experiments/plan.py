@@ -1,11 +1,13 @@
 """Plan of a suite: its jobs, the number of existing results, and an estimate for the others."""
 
 import dataclasses
+import functools
 import statistics
 from pathlib import Path
 
 from rich.table import Table
 
+from keras_plm.datasets.tasks import TASKS
 from keras_plm.experiments.jobs import Job, Worker
 from keras_plm.experiments.results import SEEDS, folders_below
 from keras_plm.files.json_files import Whole, check_shape
@@ -126,8 +128,9 @@ def _row(job, seeds, worker, known, unread):
     except (ValueError, OSError) as error:
         left, examples = range(seeds), job.run.train_limit
         note = "encoder not created yet"
-        if not missing:
-            unread[job.task], note = str(error), "cannot be read, see below"
+        reason = _unreadable(job.task, worker.workspace.data) if missing else str(error)
+        if reason:
+            unread[job.task], note = reason, "cannot be read, see below"
     else:
         left = [seed for seed in range(seeds) if runner.result(job.run, seed) is None]
         failed = sum(worker.workspace.failure(job, seed).is_file() for seed in left)
@@ -135,6 +138,17 @@ def _row(job, seeds, worker, known, unread):
         examples = len(runner.train_examples(job.run))
     times = (seconds_of(job, seed, examples, known) if examples else None for seed in left)
     return _Row(job, seeds, tuple(times), note, job.task not in unread)
+
+
+@functools.cache
+def _unreadable(task, data):
+    """Returns why a task cannot be read, or `None`."""
+    try:
+        for split in ("train", "dev", "test"):
+            TASKS[task].read(data, split)
+    except (ValueError, OSError) as error:
+        return str(error)
+    return None
 
 
 def _summary(rows, unread):

@@ -52,6 +52,11 @@ def open_model(path):
     except ImportError:
         raise
     except Exception as error:  # Keras and custom classes raise many kinds of errors
+        if unknown := _unknown_class(config):
+            raise ValueError(
+                f"{path} has a class of your own: first import the module that defines it "
+                f"(--import MODULE). Received: {unknown!r:.80}"
+            ) from error
         raise ValueError(
             f"{path} must be an undamaged file of a fine-tuned model. {described_error(error)}"
         ) from error
@@ -63,6 +68,30 @@ def open_model(path):
             f"Received: {type(model).__name__} in {str(path)!r}"
         )
     return model
+
+
+def _unknown_class(config):
+    """Returns the name of a registered class that no imported module defines, or `None`."""
+    parts = [config]
+    while parts:
+        part = parts.pop()
+        if isinstance(part, (dict, list)):
+            parts += part.values() if isinstance(part, dict) else part
+        name = part.get("registered_name") if isinstance(part, dict) else None
+        of_user = isinstance(name, str) and ">" in name
+        of_user = of_user and not name.startswith(("keras_plm>", "keras_hub>"))
+        if of_user and keras.saving.get_registered_object(name) is None:
+            return name
+    return None
+
+
+def check_probabilities(model):
+    """Raises a ValueError if the predictions of a head have no probabilities."""
+    if model.scores or model.reads_documents:
+        raise ValueError(
+            "Only labels, tags and answers have probabilities: omit --probabilities. "
+            f"Received: a {type(model).__name__}"
+        )
 
 
 def read_inputs(path, model, text="text", pair=None, tagger=None):

@@ -17,7 +17,8 @@ RECORD = {
 PROBES = ("layers", "cumulative")  # the lists of scores of a record
 LEVEL = 0.05
 LEGEND = (
-    "Bold: not separable from the best layer. In brackets: 95 % interval of the expected layer. "
+    "Bold: not separable from the best layer; a row without counts of test sentences has none. "
+    "In brackets: 95 % interval of the expected layer. "
     "none: the mix of all layers is no better than the embeddings; [none]: in some resamples."
 )
 
@@ -168,10 +169,10 @@ def _resampled(kept, name, seed=0):
 
 
 def _not_below_best(layers, kept):
-    """Returns for each layer whether it is the best, or not separable from it."""
+    """Returns for each layer whether it is not separable from the best; without counts, none."""
     best = layers.argmax()
     if kept is None:
-        return np.arange(len(layers)) == best
+        return [False] * len(layers)
     scores = _resampled(kept, "layers")
     found = [contrast_of([(1, scores[..., best]), (-1, of_layer)])
              for of_layer in np.moveaxis(scores, -1, 0)]  # fmt: skip

@@ -113,10 +113,20 @@ class Runner:
         )
 
     def parts(self, run: Run) -> tuple[dict[str, Sequence[Example]], dict | None]:
-        """Returns the examples of a run by split; for joined sentences, also their words."""
+        """Returns the examples of a run by split; for joined sentences, also their words.
+
+        Raises:
+            ValueError: If the sentences of the task cannot be joined.
+        """
         limit = run.document_tokens
         if not limit:
             return self.examples, None
+        head = self.task.head
+        if not head.per_word or head.per_token or head.marks_predicates or head.reads_documents:
+            raise ValueError(
+                "`document_tokens` needs a task of tagged words without predicates or clusters. "
+                f"Received: document_tokens={limit} on {self.task.name}"
+            )
         if limit not in self._joined:
             joined = {s: join_sentences(e, self.tokenizer, limit) for s, e in self.examples.items()}
             self._joined[limit] = [{s: found[i] for s, found in joined.items()} for i in (0, 1)]
@@ -293,13 +303,7 @@ class Runner:
                     f"Pooling needs a task of texts. Received: {name}={getattr(run, name)!r} on "
                     f"{self.task.name}"
                 )
-        head = self.task.head
-        others = head.per_token, head.marks_predicates, head.reads_documents
-        if run.document_tokens and (not head.per_word or any(others)):
-            raise ValueError(
-                "`document_tokens` needs a task of tagged words without predicates or clusters. "
-                f"Received: document_tokens={run.document_tokens} on {self.task.name}"
-            )
+        self.parts(run)
         if run.reads_features:
             tokenizer, head = fitting(self.tokenizer, self.pretrained), run.head(self.task)
             method = run.build(run.grid[0], seed)

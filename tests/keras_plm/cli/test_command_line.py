@@ -74,6 +74,10 @@ pytestmark = pytest.mark.backend_neutral
         (["run", "--task-file", "none.csv"], r"No file none.csv"),
         (["layers", "--task", "wikigold", "--plot", "nowhere/a.png"], r"PNG or SVG file in"),
         (
+            ["run", "--task-file", "TABLE", "--document-tokens", "32"],
+            r"needs a task of tagged words",
+        ),
+        (
             ["layers", "--task", "wikigold", "--no-fine-tune", "--precision", "bfloat16"],
             r"`--precision` is for fine-tuning, .* omit it. Received: 'bfloat16'",
         ),
@@ -89,6 +93,8 @@ pytestmark = pytest.mark.backend_neutral
     ],
 )
 def test_bad_input_exits_with_one_line_and_code_2(flags, match, encoder, tmp_path, capsys):
+    (tmp_path / "t.csv").write_text("text,label\na b,x\nb c,y\n" + "a b c,x\nb,y\n" * 8)
+    flags = [str(tmp_path / "t.csv") if flag == "TABLE" else flag for flag in flags]
     assert main([*flags, *common(encoder, tmp_path)]) == 2
     error = capsys.readouterr().err
     assert re.search(match, error) and error.startswith("error: ")
@@ -101,6 +107,29 @@ def test_unknown_flags_show_the_usage_of_the_command(capsys):
     error = capsys.readouterr().err
     assert error.startswith("usage: keras-plm layers [-h]")
     assert error.endswith("error: unrecognized arguments: --layers last\n")
+
+
+def test_word_vectors_replace_no_other_model(encoder, tmp_path, capsys):
+    (tmp_path / "text.txt").write_text("a b a b\n" * 9)
+    command = ["word-vectors", "--corpus", str(tmp_path / "text.txt"), "--min-count", "1"]
+    command += ["--dim", "2", "--epochs", "1", "--out"]
+    before = sorted((path, path.read_bytes()) for path in Path(encoder).iterdir())
+    assert main([*command, encoder]) == 2
+    assert "holds another model: choose another folder" in capsys.readouterr().err
+    assert sorted((path, path.read_bytes()) for path in Path(encoder).iterdir()) == before
+    assert main([*command, str(tmp_path / "words")]) == 0
+    assert main([*command, str(tmp_path / "words")]) == 0  # its own folder
+    (tmp_path / "words" / "pretraining.json").write_text("{}")
+    assert main([*command, str(tmp_path / "words")]) == 2
+    assert main([*command, str(tmp_path / "w"), "--seed", "-1"]) == 2
+    assert "`--seed` must be" in capsys.readouterr().err
+
+
+def test_report_names_no_hidden_folder(tmp_path, capsys):
+    for name in (".locks", "mine"):
+        (tmp_path / name).mkdir()
+    assert of_benchmarks(["report", "--results", str(tmp_path)]) == 2
+    assert "one of: mine. Received" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

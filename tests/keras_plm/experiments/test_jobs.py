@@ -205,6 +205,13 @@ def test_dry_run_and_run_of_suite_report_missing_data(corpus_files, tmp_path, ca
     assert main(suite(data, encoder, tmp_path, "--seeds", "0")) == 2
 
 
+def test_dry_run_reports_missing_data_before_the_encoder_exists(tmp_path):
+    workspace = Workspace(str(tmp_path), str(tmp_path / "results"), str(tmp_path / "f"))
+    needs = (Prerequisite("an encoder", lambda progress: None),)
+    _, words = plan.plan([Job("rte", str(tmp_path / "none"), Run(), needs=needs)], workspace, 1, {})
+    assert "rte cannot be read" in words and "No file" in words
+
+
 def test_dry_run_needs_a_suite_of_jobs(tmp_path, capsys):
     assert main(["suite", "seq2seq", "--dry-run"]) == 2
     assert "gpt_ablation" in capsys.readouterr().err

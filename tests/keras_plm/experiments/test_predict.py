@@ -273,6 +273,20 @@ def test_columns_of_files_without_columns_are_refused(name, columns, tmp_path):
         read_inputs(tmp_path / name, object.__new__(Tagger), **columns)
 
 
+def test_requests_that_cannot_be_met_are_refused_before_the_work(tmp_path, monkeypatch, capsys):
+    kept(tmp_path / "r.keras", Regressor, (0, 1))
+    (tmp_path / "new.txt").write_text("a\n")
+    monkeypatch.setattr(Regressor, "predict", lambda *_, **__: pytest.fail("predicted"))
+    command = ["predict", str(tmp_path / "new.txt"), "--model", str(tmp_path / "r.keras")]
+    for flags, match in (
+        (["--probabilities"], "omit --probabilities. Received: a Regressor"),
+        (["--out", str(tmp_path)], "`--out` must be a file. Received: the folder"),
+        (["--out", "/proc/nothing/x"], "Received"),
+    ):
+        assert main([*command, *flags]) == 2
+        assert match in capsys.readouterr().err
+
+
 @pytest.mark.full
 def test_bad_input_prints_an_error_and_exits_with_2(tmp_path, capsys):
     kept(tmp_path / "c.keras", Classifier, ["no", "yes"])

@@ -1,5 +1,6 @@
 """Small single runs of the harness: files that they write, skip and read."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -17,7 +18,7 @@ from benchmarks.__main__ import main as benchmarks
 from benchmarks.speed.registry import MEASUREMENTS
 from benchmarks.speed.tables import speed_markdown
 from keras_plm.cli.main import main
-from keras_plm.cli.run import describe_labels, fine_tuning_of
+from keras_plm.cli.run import describe_labels, draw_layers, fine_tuning_of
 from keras_plm.data.task import Example
 from keras_plm.experiments.config import ALWAYS, Run
 from keras_plm.experiments.predict import open_model
@@ -362,6 +363,24 @@ def test_seconds_of_a_common_fit_are_split_among_its_runs(encoder, table, tmp_pa
         (trial,) = result["trials"]
         assert trial["seconds"] >= 0.8 / len(results) - 0.001
         assert result["seconds"] >= round(trial["seconds"], 1) > 0
+
+
+@pytest.mark.backend_neutral
+def test_plot_of_layers_has_no_results_of_other_data(tmp_path, monkeypatch):
+    def record(method, inputs):
+        return {"task": "t", "encoder": "e", "method": method, "inputs": inputs}
+
+    kept = [record("features", 1), record("fine_tune", 1), record("fine_tune", 2)]
+    drawn = []
+    monkeypatch.setattr("keras_plm.experiments.results.read_results", lambda *_: kept)
+    monkeypatch.setattr(
+        "keras_plm.experiments.report.result_tables.layer_figure",
+        lambda found, *_: drawn.extend(found) or types.SimpleNamespace(savefig=lambda *_, **__: 0),
+    )
+    flags = types.SimpleNamespace(results=str(tmp_path), plot=str(tmp_path / "p.png"))
+    with contextlib.suppress(OSError):  # the picture is not drawn
+        draw_layers(flags, kept[:1])
+    assert drawn == kept[:2]
 
 
 @pytest.mark.full

@@ -204,8 +204,17 @@ def test_command_imports_the_class_of_an_own_encoder(table, tmp_path):
     command += ["--learning-rates", "1e-2", "--epochs", "1"]
     done = run(*command)
     assert done.returncode == 2 and "first import the module that defines it" in done.stderr
-    done = run(*command, "--method", "fine_tune", "--import", "my_encoder")
+    command += ["--method", "fine_tune", "--save-model", "models", "--import", "my_encoder"]
+    done = run(*command)
     assert done.returncode == 0, done.stderr
+    (model,) = (tmp_path / "models").glob("*.keras")
+    (tmp_path / "new.txt").write_text("a b\n")
+    command = ["-m", "keras_plm.cli", "predict", "--model", str(model), str(tmp_path / "new.txt")]
+    script = "from keras_plm.cli.main import main; main(" + repr(command[2:]) + ")"
+    done = run("-P", "-c", script)  # without the folder of the module
+    assert "first import the module that defines it (--import MODULE)" in done.stderr
+    done = run(*command, "--import", "my_encoder")
+    assert done.returncode == 0 and '{"prediction": ' in done.stdout, done.stderr
 
 
 def test_a_head_reads_the_inputs_of_its_encoder_only():
