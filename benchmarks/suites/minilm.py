@@ -67,6 +67,7 @@ BRIEF_ROWS = {
     "fine-tuned": "fine-tuned",
     "random weights, all trained": "random weights, all trained",
 }
+ON_MIX, ON_GLOVE = "frozen, mix of layers, the task's network", "GloVe, the task's network"
 PROBES, FINE_TUNED, NETWORKS, OTHERS = range(4)  # stages, each complete before the next
 
 
@@ -220,7 +221,7 @@ def row_of(result):
     fields, method = result["settings"], result["method"]
     if fields["reader"] != "linear":
         glove = result["encoder"].startswith("glove")
-        return (2, glove), f"{'GloVe' if glove else 'frozen, mix of layers'}, the task's network"
+        return (2, glove), ON_GLOVE if glove else ON_MIX
     if method == "features":
         return (0, place_of_layers(fields["layers"])), fields["layers"]
     if method == "randomly_initialised":
@@ -257,9 +258,10 @@ def _frozen(rows):
 
 
 def markdown(folder):
-    """Returns the suite's tables: a summary of all tasks, then the scores of all rows."""
-    found = read(folder)
-    return _summary(found, ResultFolder(folder)) + "\n" + _scores(found)
+    """Returns the suite's tables: a summary of all tasks, task networks, and all scores."""
+    found, kept = read(folder), ResultFolder(folder)
+    tables = _summary(found, kept), _networks(found, kept), _scores(found)
+    return "\n".join(table for table in tables if table)
 
 
 def _summary(found, kept):
@@ -285,6 +287,31 @@ def _summary(found, kept):
         seen = " (seen)" if task in SEEN else ""
         text.append(f"| {task}{seen} | {' | '.join(cells)} |")
     return "\n".join(text) + "\n"
+
+
+def _networks(found, kept):
+    """Returns the table of task networks, next to a linear head and fine-tuning; may be empty."""
+    heads = [
+        ON_MIX,
+        ON_GLOVE,
+        "gain over GloVe",
+        "gain over a linear head",
+        "gain over fine-tuning",
+    ]
+    text = [f"| task | {' | '.join(heads)} |", "|---|" + "---:|" * len(heads)]
+    for task, rows in found.items():
+        if ON_MIX not in rows:
+            continue
+        chosen = [rows[ON_MIX], rows.get(ON_GLOVE), rows.get("elmo_mix"), rows.get("fine-tuned")]
+        chosen = [choice and with_examples(choice, kept) for choice in chosen]
+        scores = resampled_scores([choice for choice in chosen if choice])
+        scored = [(choice, scores.pop(0) if choice else None) for choice in chosen]
+        on_mix, on_glove, linear, tuned = scored
+        cells = [interval(*on_mix), interval(*on_glove) if on_glove[0] else ""]
+        cells += [difference_of(on_mix, other) for other in (on_glove, linear, tuned)]
+        seen = " (seen)" if task in SEEN else ""
+        text.append(f"| {task}{seen} | {' | '.join(cells)} |")
+    return "\n".join(text) + "\n" if len(text) > 2 else ""
 
 
 def brief(folder):

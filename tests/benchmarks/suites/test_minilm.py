@@ -37,6 +37,7 @@ def test_suite_runs_at_test_scale(data_folder, run, tmp_path):
     kept = ResultFolder(folder(tmp_path / "results", "minilm", "test"))
     assert len(list(kept.names())) == 2 * (7 + 1)  # distinct choices of two layers, fine-tuning
     assert "| wikigold | 8 |" in shown and "| snli (seen) | 8 |" in shown
+    assert "gain over GloVe" not in shown  # no task networks at this scale
     assert "| fine-tuned |" in shown and "| elmo_mix |" in shown
     (picture,) = minilm.figures(kept.path).values()
     assert [axes.get_title() for axes in picture.axes] == [
