@@ -107,9 +107,10 @@ class Spelling(keras.layers.Layer):
             letters = [byte + 3 for byte in word.encode()[: max_characters - 2]]
             row[: len(letters) + 2] = [1, *letters, 2]
         self.characters = table
-        self.embedding = TokenEmbedding(259, character_dim, "uniform", name="characters")
+        options = {"dtype": self.dtype_policy}
+        self.embedding = TokenEmbedding(259, character_dim, "uniform", name="characters", **options)
         self.convolution = keras.layers.Conv1D(
-            filters, kernel_size, padding="same", activation="relu", name="convolution"
+            filters, kernel_size, padding="same", activation="relu", name="convolution", **options
         )
 
     def build(self, token_ids_shape):

@@ -154,6 +154,15 @@ def test_heads_learn_from_word_vectors(encoder, tmp_path):
     assert_close(pooled[0], VECTORS[[0, 2]].mean(axis=0), atol=1e-3)  # stored in float16
 
 
+@pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
+def test_character_filters_have_the_precision_of_the_encoder(dtype):
+    encoder = WordVectors(VOCABULARY, 9, character_filters=4, dtype=dtype)
+    inputs = {"token_ids": np.array([[1, 2]]), "padding_mask": np.array([[True, True]])}
+    found = encoder(inputs)["sequence"]
+    assert keras.backend.standardize_dtype(found.dtype) == encoder.output["sequence"].dtype
+    assert encoder.get_layer("spelling").convolution.compute_dtype == encoder.compute_dtype
+
+
 @pytest.mark.full
 def test_frozen_vectors_stay_while_character_filters_learn():
     encoder = WordVectors.from_vectors(WORDS, VECTORS, character_filters=6, learns=False)
