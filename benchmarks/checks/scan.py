@@ -153,6 +153,7 @@ def markdown(path):
     for depth, row in read_json(path)["results"].items():
         cells = [f"{row[way]['compile_seconds']:.1f}" for way in WAYS]
         cells += [f"{1e3 * row[way]['step_seconds']:,.0f}" for way in WAYS]
-        cells += [f"{row[way].get('temporary_mb', ''):,}" for way in WAYS]
+        sizes = [row[way].get("temporary_mb") for way in WAYS]
+        cells += ["" if size is None else f"{size:,}" for size in sizes]
         lines.append(f"| {' | '.join([depth, *cells])} |")
     return "\n".join(lines) + "\n"

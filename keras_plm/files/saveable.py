@@ -16,7 +16,8 @@ from keras_plm.files.opening import EXPANSION_FROM, MOST_EXPANSION, check_file
 from keras_plm.files.private_apis import every_layer
 
 QUANTIZED = "quantization"  # in a file of weights: the mode of each layer, if any
-FROZEN = "frozen_layers"  # in the config of `compile`: numbers of the layers that do not train
+# In the config of `compile`: numbers of the layers that do not train; in older files, of `leaves`.
+FROZEN, FROZEN_LEAVES = "frozen_layers", "frozen"
 
 
 class Saveable:
@@ -63,11 +64,10 @@ class Saveable:
 
     def freeze_again(self, config: dict[str, Any]) -> dict[str, Any]:
         """Freezes the layers in the configuration of `compile`; returns the other settings."""
-        frozen = set(config.get(FROZEN, ()))
-        for i, layer in enumerate(every_layer(self)):
-            if i in frozen:
-                layer.trainable = False
-        return {name: value for name, value in config.items() if name != FROZEN}
+        for key, layers in ((FROZEN, every_layer(self)), (FROZEN_LEAVES, leaves(self))):
+            for i in config.get(key, ()):
+                layers[i].trainable = False
+        return {k: v for k, v in config.items() if k not in (FROZEN, FROZEN_LEAVES)}
 
     def save_own_variables(self, store):
         super().save_own_variables(store)

@@ -49,7 +49,7 @@ class Features:
                     pool,
                     runner.feature_gb,
                     progress=shown,
-                ),  # fmt: skip
+                ),
                 examples,  # stored to keep its id unique
             )
         return self._stores[key][0]

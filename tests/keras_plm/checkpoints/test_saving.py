@@ -9,6 +9,7 @@ import pytest
 import keras_plm
 from keras_plm.checkpoints import load_bert, load_gpt, save_bert, save_elmo, save_gpt
 from keras_plm.data.task import Example
+from keras_plm.files.saveable import leaves
 from keras_plm.heads import (
     Classifier,
     CRFTagger,
@@ -279,6 +280,18 @@ def test_parts_frozen_after_their_creation_stay_frozen(make, tmp_path):
     names = [[w.path for w in each.trainable_weights] for each in (model, again)]
     assert len(names[0]) == len(names[1]) < len(model.weights)
     assert int(again.optimizer.iterations) == 1
+
+
+@pytest.mark.backend_neutral
+def test_frozen_leaves_of_older_files_are_frozen():
+    model = frozen_head()[0]
+    model.compile("adam")
+    config = model.get_compile_config()
+    assert config.pop("frozen_layers")
+    again = Classifier(encoder(), LABELS, tokenizer=TOKENIZER)
+    place = leaves(again).index(again.encoder.token_embedding)
+    again.compile_from_config({**config, "frozen": [place]})
+    assert not again.encoder.token_embedding.trainable and again.encoder.trainable
 
 
 @pytest.mark.backend_neutral
