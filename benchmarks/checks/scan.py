@@ -77,8 +77,8 @@ def measure(depth, repeats, rows=ROWS, length=LENGTH, width=WIDTH):
     """Times compilation and training steps of a stack.
 
     Returns:
-        `{way: {"compile_seconds", "step_seconds", "temporary_mb"}}`: tracing and compiling, the
-        median of steps in turn, and the memory of temporary arrays, if the backend tells it.
+        `{way: {"compile_seconds", "step_seconds", "temporary_mb"}}`: tracing and compiling, and a
+        step, each the median of repeats in turn; the memory of temporary arrays, if known.
     """
     import jax
 
@@ -90,23 +90,28 @@ def measure(depth, repeats, rows=ROWS, length=LENGTH, width=WIDTH):
         rng.normal(size=(rows, length, width)).astype("float32"),
         rng.integers(1 << 31, size=(depth, 3, 2)).astype("uint32"),
     )
-    programs, found = {}, {}
-    for way, loss in losses(stack).items():
-        begun = time.monotonic()
-        programs[way] = jax.jit(jax.value_and_grad(loss)).lower(*arguments).compile()
-        found[way] = {"compile_seconds": round(time.monotonic() - begun, 2)}
-        memory = programs[way].memory_analysis()
+    functions = losses(stack)
+
+    def compiled(way):
+        return jax.jit(jax.value_and_grad(functions[way])).lower(*arguments).compile()
+
+    def timed(work):
+        """Returns the median seconds of each way, and its last result."""
+        seconds, results = {way: [] for way in WAYS}, {}
+        for _ in range(repeats):
+            for way in WAYS:
+                begun = time.monotonic()
+                results[way] = work(way)
+                seconds[way].append(time.monotonic() - begun)
+        return {way: round(float(np.median(of_way)), 4) for way, of_way in seconds.items()}, results
+
+    compiling, programs = timed(compiled)
+    steps, _ = timed(lambda way: jax.block_until_ready(programs[way](*arguments)))
+    found = {way: {"compile_seconds": compiling[way], "step_seconds": steps[way]} for way in WAYS}
+    for way, program in programs.items():
+        memory = program.memory_analysis()
         if memory is not None:
             found[way]["temporary_mb"] = round(memory.temp_size_in_bytes / 1e6)
-        jax.block_until_ready(programs[way](*arguments))
-    seconds = {way: [] for way in WAYS}
-    for _ in range(repeats):
-        for way, program in programs.items():
-            begun = time.monotonic()
-            jax.block_until_ready(program(*arguments))
-            seconds[way].append(time.monotonic() - begun)
-    for way in WAYS:
-        found[way]["step_seconds"] = round(float(np.median(seconds[way])), 4)
     return found
 
 
@@ -116,7 +121,7 @@ def check_scan(out, depths=DEPTHS, repeats=5, progress=print):
     Args:
         out: JSON file to write.
         depths: Numbers of blocks.
-        repeats: Steps of each way.
+        repeats: Number of compilations and of steps of each way.
         progress: Called with a line for each depth.
 
     Returns:
@@ -136,7 +141,7 @@ def check_scan(out, depths=DEPTHS, repeats=5, progress=print):
     found = {}
     for depth in depths:
         found[str(depth)] = measure(depth, repeats)
-        times = (f"{way} {row['compile_seconds']} s" for way, row in found[str(depth)].items())
+        times = (f"{way} {row['compile_seconds']:.1f} s" for way, row in found[str(depth)].items())
         progress(f"{depth} blocks: compiled in {', '.join(times)}")
     settings = {"rows": ROWS, "length": LENGTH, "width": WIDTH, "dropout": DROPOUT}
     report = {"results": found, **settings, "repeats": repeats, **environment()}

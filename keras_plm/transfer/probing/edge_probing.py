@@ -338,21 +338,20 @@ class EdgeProbing:
                 f"Edge probing needs two labels or more in `train`. Received: {labels}"
             )
         with tempfile.TemporaryDirectory() as temporary:
-            folder = temporary if store is None else store
-            parts = [
-                _Edges(
-                    FeatureStore.build(folder, encoder, tokenizer, part, None, self.feature_gb),
-                    part,
-                    labels,
-                )
-                for part in parts
-            ]
+            folder, say = (temporary if store is None else store), say or (lambda line: None)
+
+            def read(part):
+                say(f"reading {len(part):,} sentences")
+                rows = FeatureStore.build(folder, encoder, tokenizer, part, None, self.feature_gb)
+                return _Edges(rows, part, labels)
+
+            parts = [read(part) for part in parts]
             if len({part.num_spans for part in parts}) > 1:
                 raise ValueError(
                     "Edges of all sets must have equal numbers of spans. "
                     f"Received: {[part.num_spans for part in parts]}"
                 )
-            return self._fit(parts, labels, say or (lambda line: None))
+            return self._fit(parts, labels, say)
 
     def _fit(self, parts, labels, say):
         count = parts[0].store.array.shape[1]

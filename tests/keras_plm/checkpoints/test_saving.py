@@ -277,8 +277,8 @@ def test_parts_frozen_after_their_creation_stay_frozen(make, tmp_path):
     model.fit(x, y, verbose=0)
     model.save(tmp_path / "model.keras")
     again = keras.saving.load_model(tmp_path / "model.keras")
-    names = [[w.path for w in each.trainable_weights] for each in (model, again)]
-    assert len(names[0]) == len(names[1]) < len(model.weights)
+    shapes = [[tuple(w.shape) for w in each.trainable_weights] for each in (model, again)]
+    assert shapes[0] == shapes[1] and len(shapes[0]) < len(model.weights)
     assert int(again.optimizer.iterations) == 1
 
 

@@ -95,7 +95,7 @@ def test_probes_of_all_layers_learn_pairs_of_spans():
     assert report.labels == list("abcdef")
     assert len(report.layers) == len(report.cumulative) == len(report.mixing_weights) == 3
     assert min(report.layers + report.cumulative) > 0.9
-    assert report.cumulative[0] == report.layers[0] and len(lines) == 5
+    assert report.cumulative[0] == report.layers[0] and len(lines) == 3 + 5
     assert sum(report.mixing_weights) == pytest.approx(1)
     for name in ("layers", "cumulative"):
         right, true, predicted = report.counts[name].sum(axis=1).T
@@ -211,6 +211,7 @@ class TestCommand:
         flags = self.flags(tmp_path)
         assert main(flags) == 0
         out = capsys.readouterr().out
+        assert "coreference, seed 0: reading 4 sentences" in out
         assert "roles is skipped. No file" in out and "| coreference, random encoder |" in out
         assert "Bold: not separable from the best layer" in out
         records = json.loads((tmp_path / "r.json").read_text())
