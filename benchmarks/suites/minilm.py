@@ -47,7 +47,8 @@ READERS = {
     "squad": (("reader", "bidaf"), ("train_limit", 2_000)),
 }
 RANDOM_TASKS = ("wikigold", "sst5", "mrpc", "stsb")  # LoRA and random weights
-# Learning rates. Fine-tuned taggers need larger ones than classifiers, and new weights the largest.
+# Learning rates. Fine-tuned taggers and span heads need larger ones than classifiers, and new
+# weights the largest.
 # A task whose best rate was the first or last of its list has the wide list.
 WIDE_RATES = "1e-5,3e-5,1e-4,3e-4"
 TAGGER_RATES, NEW_WEIGHTS_RATES = "3e-5,1e-4,3e-4", "1e-4,3e-4,1e-3"
@@ -115,8 +116,8 @@ class Released:
         ("mrpc", OfTask(5)),
         ("rte", OfTask(5)),
         ("stsb", OfTask(5)),
-        ("snli", OfTask(2, 20_000, 2_000)),
-        ("squad", OfTask(2, 5_000, 1_000, probe_epochs=3)),
+        ("snli", OfTask(2, 20_000, 2_000, rates=WIDE_RATES)),
+        ("squad", OfTask(2, 5_000, 1_000, probe_epochs=3, rates=TAGGER_RATES)),
     )
     probe_rates: str = ""
     rates: str = ""
