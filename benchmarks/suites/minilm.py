@@ -44,12 +44,11 @@ READERS = {
     "wikigold": (("reader", "bilstm_crf"), ("character_filters", 64)),
     "sst5": (("reader", "bcn"),),
     "snli": (("reader", "esim"), ("train_limit", 5_000)),
-    "squad": (("reader", "bidaf"), ("train_limit", 2_000)),
+    "squad": (("reader", "bidaf"), ("train_limit", 2_000), ("epochs", 10)),
 }
 RANDOM_TASKS = ("wikigold", "sst5", "mrpc", "stsb")  # LoRA and random weights
 # Learning rates. Fine-tuned taggers and span heads need larger ones than classifiers, and new
-# weights the largest.
-# A task whose best rate was the first or last of its list has the wide list.
+# weights the largest. A task whose best rate was the first or last of its list has the wide list.
 WIDE_RATES = "1e-5,3e-5,1e-4,3e-4"
 TAGGER_RATES, NEW_WEIGHTS_RATES = "3e-5,1e-4,3e-4", "1e-4,3e-4,1e-3"
 LORA_RATES = NETWORK_RATES = "3e-4,1e-3,3e-3,1e-2"
