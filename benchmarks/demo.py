@@ -166,6 +166,8 @@ def _rate(choice):
 
 
 def add_demo(commands):
+    from keras_plm.cli.run import add_import_flag
+
     text = "compare the layers of a released encoder, frozen and fine-tuned, on named entities"
     parser = commands.add_parser("demo", help=text, description=text)
     parser.add_argument("--out", metavar="DIR", help="write to this folder (default .demo/BACKEND)")
@@ -174,6 +176,7 @@ def add_demo(commands):
         metavar="DIR",
         help=f"use the encoder of this folder or name (default {RELEASED}, else {OWN})",
     )
+    add_import_flag(parser)
     parser.add_argument(
         "--synthetic",
         action="store_true",

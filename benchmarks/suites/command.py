@@ -7,7 +7,7 @@ from benchmarks import RESULTS
 
 def add_suite(commands):
     from benchmarks.suites import SUITES
-    from keras_plm.cli.run import add_data_flags
+    from keras_plm.cli.run import add_data_flags, add_import_flag
     from keras_plm.experiments.flags import add_devices
 
     text = "run all jobs of a published comparison and print its tables"
@@ -25,6 +25,7 @@ def add_suite(commands):
     )  # fmt: skip
     add_data_flags(parser)
     parser.add_argument("--encoder", metavar="DIR", help="compare the encoder in this folder")
+    add_import_flag(parser)
     parser.add_argument(
         "--words", metavar="DIR", help="use the word vectors in this folder in ELMo's suites"
     )

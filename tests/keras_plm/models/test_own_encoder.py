@@ -215,6 +215,10 @@ def test_command_imports_the_class_of_an_own_encoder(table, tmp_path):
     assert "first import the module that defines it (--import MODULE)" in done.stderr
     done = run(*command, "--import", "my_encoder")
     assert done.returncode == 0 and '{"prediction": ' in done.stdout, done.stderr
+    command = ["-m", "benchmarks", "suite", "minilm", "--scale", "test", "--dry-run"]
+    command += ["--task", "wikigold", "--encoder", "letters", "--results", "mine"]
+    done = run(*command, "--import", "my_encoder")
+    assert done.returncode == 0 and "letters" in done.stdout, done.stderr
 
 
 def test_a_head_reads_the_inputs_of_its_encoder_only():
