@@ -1,19 +1,18 @@
 """The check `probes`: linear heads trained together, next to L-BFGS on the same features.
 
-`fit_probes` trains linear heads with AdamW, dropout and the best epoch on the dev set. The
-reference minimises the cross-entropy of one head with scipy's L-BFGS, for several strengths of an
-L2 penalty. Both take the best score on the dev set.
+`fit_probes` trains linear heads with AdamW, with the dropout of the suites and without, and takes
+the best epoch on the dev set. The reference minimises the cross-entropy of one head with scipy's
+L-BFGS, for several strengths of an L2 penalty. All take the best score on the dev set.
 """
 
 import dataclasses
+import functools
 import time
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
 from scipy.optimize import minimize
 
-import keras_plm
 from keras_plm.checkpoints.packages import model_name
 from keras_plm.datasets.tasks import TASKS
 from keras_plm.experiments.config import LINEAR_RATES, Run
@@ -28,6 +27,7 @@ TASKS_READ = {"wikigold": 0, "sst2": 20_000, "snli": 20_000}  # {task: most trai
 LAYERS = ("embeddings", "layer_4", "last", "concat_last_four")
 PENALTIES = (0.0, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
 ITERATIONS = 500
+DROPOUTS = {"together": 0.1, "without_dropout": 0.0}  # fields of a row, and dropout of their fits
 
 
 def reference(features, targets, labels, penalty):
@@ -67,7 +67,7 @@ def reference(features, targets, labels, penalty):
 def check_probes(encoder, data, cache, out, progress, feature_gb=8.0):
     """Compares the two on the dev set of each task and layer choice, and writes a JSON file.
 
-    A second call with the same file resumes after the last finished task.
+    A second call with the same file resumes after the last finished measurement.
 
     Args:
         encoder: Folder or name of an encoder.
@@ -78,50 +78,74 @@ def check_probes(encoder, data, cache, out, progress, feature_gb=8.0):
     """
     kept = read_json(out, dict) if Path(out).is_file() else {}
     rows = kept.get("rows", []) if kept.get("encoder") == model_name(encoder) else []
-    counts = Counter(row["task"] for row in rows)
-    rows = [row for row in rows if counts[row["task"]] == len(LAYERS)]
-    layers = len(keras_plm.load(encoder)[0].output["layers"])
+    rows = {(row["task"], row["layers"]): row for row in rows}
     for name, limit in TASKS_READ.items():
-        if any(row["task"] == name for row in rows):
+        of_task = [rows.get((name, choice), {}) for choice in LAYERS]
+        if all({"lbfgs", *DROPOUTS} <= set(row) for row in of_task):
             progress(f"{name}: {out} has its rows")
             continue
         runner = Runner(TASKS[name], data, encoder, str(Path(out).parent), cache, feature_gb)
         run = Run("features", layers="last", train_limit=limit)
-        method, head = run.build(run.grid[0], 0), run.head(runner.task)
         parts = runner.train_examples(run), runner.dev_examples(run)
         stores = [runner.features.of(run, 0, part) for part in parts]
-        labels, metric = head.labels_of(parts[0]), next(iter(runner.task.metrics.values()))
-        rates = {choice: [float(r) for r in LINEAR_RATES.split(",")] for choice in LAYERS}
-        begun, together = time.monotonic(), {}
-        for _, probes in fit_probes(method, head, stores, *parts, labels, metric, rates):
-            for probe, trained in probes.items():
-                best = max(together.get(probe.layers, 0.0), trained.log["dev_score"] or 0.0)
-                together[probe.layers] = best
-        seconds = time.monotonic() - begun
-        truth = [example.label for example in parts[1]]
-        targets = head.targets(parts[0], labels)
-        if head.per_word:  # a long sentence is cut
-            targets = [of[:n] for of, n in zip(targets, stores[0].counts, strict=True)]
-        targets = np.concatenate([np.ravel(of_example) for of_example in targets])
+        sizes = {"train": len(parts[0]), "dev": len(parts[1])}
+        fits = functools.partial(_fits, runner, run, parts, stores)
+        minimum = functools.partial(_minimum, runner, run, parts, stores)
+
+        def keep(choice, name=name, sizes=sizes, runner=runner, **found):
+            row = rows.setdefault((name, choice), {"task": name, "layers": choice})
+            row.update(sizes | found)
+            write_json(out, {"encoder": runner.name, "rows": [*rows.values()], **environment()})
+
+        for field, dropout in DROPOUTS.items():
+            if any(field not in row for row in of_task):
+                begun = time.monotonic()
+                best = fits(dropout)
+                seconds = time.monotonic() - begun
+                for choice, score in best.items():
+                    keep(choice, **{field: score, f"seconds_{field}": seconds})
+                shown = ", ".join(f"{choice} {100 * score:.1f}" for choice, score in best.items())
+                progress(f"{name}, one fit with dropout {dropout:g}: {shown}")
         for choice in LAYERS:
-            begun, indices = time.monotonic(), layer_choice(choice).indices(layers)
-            features = np.asarray(stores[0].array)[:, indices].astype("float32")
-            flat, scores = features.reshape(len(features), -1), {}
-            for penalty in PENALTIES:
-                kernel, bias = reference(flat, targets, len(labels), penalty)
-                kernel = kernel.reshape(len(indices), -1, len(labels))
-                probe = Probe(layer_choice(choice), {"kernel": kernel, "bias": bias}, {})
-                network = probe.task_network(head, labels, layers)
-                reader = dataclasses.replace(method, layers=choice)
-                scores[penalty] = metric(truth, reader.predict(head, network, stores[1], labels))
-            best = max(scores.values())
-            rows.append({
-                "task": name, "layers": choice, "train": len(parts[0]), "dev": len(parts[1]),
-                "together": together[choice], "lbfgs": best, "scores": scores,
-                "points": 100 * (together[choice] - best),
-                "seconds_together": seconds, "seconds_lbfgs": time.monotonic() - begun,
-            })  # fmt: skip
-            progress(
-                f"{name} {choice}: {100 * together[choice]:.1f} together, {100 * best:.1f} L-BFGS"
-            )
-            write_json(out, {"encoder": runner.name, "rows": rows, **environment()})
+            if "lbfgs" not in rows[name, choice]:
+                begun = time.monotonic()
+                scores = minimum(choice)
+                best, seconds = max(scores.values()), time.monotonic() - begun
+                keep(choice, lbfgs=best, scores=scores, seconds_lbfgs=seconds)
+                progress(f"{name} {choice}: {100 * best:.1f} L-BFGS")
+
+
+def _fits(runner, run, parts, stores, dropout):
+    """Returns the best dev score of each choice of layers in one fit of all learning rates."""
+    run = dataclasses.replace(run, dropout=dropout)
+    method, head = run.build(run.grid[0], 0), run.head(runner.task)
+    labels, metric = head.labels_of(parts[0]), next(iter(runner.task.metrics.values()))
+    rates = {choice: [float(r) for r in LINEAR_RATES.split(",")] for choice in LAYERS}
+    best = dict.fromkeys(LAYERS, 0.0)
+    for _, probes in fit_probes(method, head, stores, *parts, labels, metric, rates):
+        for probe, trained in probes.items():
+            best[probe.layers] = max(best[probe.layers], trained.log["dev_score"] or 0.0)
+    return best
+
+
+def _minimum(runner, run, parts, stores, choice):
+    """Returns the dev score of L-BFGS on a choice of layers, by penalty."""
+    method, head = run.build(run.grid[0], 0), run.head(runner.task)
+    labels, metric = head.labels_of(parts[0]), next(iter(runner.task.metrics.values()))
+    truth = [example.label for example in parts[1]]
+    targets = head.targets(parts[0], labels)
+    if head.per_word:  # a long sentence is cut
+        targets = [of[:n] for of, n in zip(targets, stores[0].counts, strict=True)]
+    targets = np.concatenate([np.ravel(of_example) for of_example in targets])
+    layers = stores[0].array.shape[1]
+    indices = layer_choice(choice).indices(layers)
+    features = np.asarray(stores[0].array)[:, indices].astype("float32")
+    flat, scores = features.reshape(len(features), -1), {}
+    for penalty in PENALTIES:
+        kernel, bias = reference(flat, targets, len(labels), penalty)
+        kernel = kernel.reshape(len(indices), -1, len(labels))
+        probe = Probe(layer_choice(choice), {"kernel": kernel, "bias": bias}, {})
+        network = probe.task_network(head, labels, layers)
+        reader = dataclasses.replace(method, layers=choice)
+        scores[str(penalty)] = metric(truth, reader.predict(head, network, stores[1], labels))
+    return scores

@@ -137,10 +137,20 @@ def test_probes_resume_after_a_finished_task(tmp_path, monkeypatch, capsys):
     assert main([*flags, "--data", str(tmp_path)]) == 0, capsys.readouterr().err
     rows = json.loads(out.read_text())["rows"]
     assert [row["layers"] for row in rows] == ["embeddings", "last"]
-    assert all(0 <= row[key] <= 1 for row in rows for key in ("together", "lbfgs"))
+    assert all(
+        0 <= row[key] <= 1 for row in rows for key in ("together", "without_dropout", "lbfgs")
+    )
     assert main([*flags, "--data", str(tmp_path)]) == 0
     assert "has its rows" in capsys.readouterr().out
     assert json.loads(out.read_text())["rows"] == rows
+    found = json.loads(out.read_text())
+    del found["rows"][1]["lbfgs"]
+    out.write_text(json.dumps(found))
+    assert main([*flags, "--data", str(tmp_path)]) == 0
+    assert "one fit" not in capsys.readouterr().out
+    assert [row["lbfgs"] for row in json.loads(out.read_text())["rows"]] == [
+        row["lbfgs"] for row in rows
+    ]
 
 
 def test_scaling_estimate_equals_a_hand_computed_example(tmp_path, capsys):
