@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from benchmarks import README, RESULTS, ROOT, model_cards
-from benchmarks.checks import devices, padding, scaling, scan
+from benchmarks.checks import devices, fine_tuning, padding, scaling, scan
 from benchmarks.claims import judge, verdicts
 from benchmarks.speed.registry import suites as speed_suites
 from benchmarks.speed.tables import speed_tables
@@ -113,7 +113,7 @@ def _tables():
         if suite.brief:
             found[name + BRIEF] = functools.partial(_of_suite, name, None, suite.brief)
     stems = [suite.results for suite in speed_suites().values()]
-    files = (Path(check.FILE).stem for check in (scaling, padding, scan))
+    files = (Path(check.FILE).stem for check in (scaling, padding, scan, fine_tuning))
     for stem in (*stems, devices.RESULTS, *files):
         found[stem] = functools.partial(_of_speed, stem)
     for stem in EDGE_PROBING:

@@ -20,6 +20,7 @@ from keras_plm.experiments.report.tables import blocks
 from keras_plm.experiments.results import ResultFolder, marked, read_results
 
 CHECKS = {
+    "check_fine_tuning": "Fine-tuning next to transformers",
     "check_devices": "Several devices next to one",
     "check_padding": "Padding of training batches",
     "check_scaling": "Many devices, by formulas",

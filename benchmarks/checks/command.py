@@ -1,4 +1,4 @@
-"""The command `check`: whole runs, padding, devices, scaling, and ways to compile."""
+"""The command `check`: whole runs, padding, devices, scaling, compilation, and a peer."""
 
 from benchmarks import RESULTS
 
@@ -10,7 +10,7 @@ def add_check(commands):
     parser = commands.add_parser("check", help=text, description=text)
     checks = parser.add_subparsers(dest="check", required=True, metavar="CHECK")
     adders = _add_resume, _add_writers, _add_probes, _add_padding
-    for add in (*adders, _add_devices, _add_scaling, _add_scan):
+    for add in (*adders, _add_devices, _add_scaling, _add_scan, _add_fine_tuning):
         add(checks)
     for check in checks.choices.values():
         add_debug_flag(check)
@@ -158,3 +158,18 @@ def _run_scan(flags):
     from keras_plm.experiments.progress import console
 
     check_scan(flags.out, progress=console.print)
+
+
+def _add_fine_tuning(checks):
+    text = "compare fine-tuning with a plain loop over `transformers`, with five seeds on two tasks"
+    parser = checks.add_parser("fine_tuning", help=text, description=text)
+    parser.add_argument("--data", default="data", metavar="DIR", help="data folder (default data)")
+    parser.add_argument("--out", required=True, metavar="FILE", help="JSON file to write")
+    parser.set_defaults(run=_run_fine_tuning)
+
+
+def _run_fine_tuning(flags):
+    from benchmarks.checks.fine_tuning import check_fine_tuning
+    from keras_plm.experiments.progress import console
+
+    check_fine_tuning(flags.data, flags.out, console.print)

@@ -1,8 +1,8 @@
-"""Tables of the result files of `speed` and of `check devices`, `padding`, `scaling`, `scan`."""
+"""Tables of the result files of `speed` and of `check`."""
 
 from pathlib import Path
 
-from benchmarks.checks import devices, padding, scaling, scan
+from benchmarks.checks import devices, fine_tuning, padding, scaling, scan
 from benchmarks.speed import measurements  # noqa: F401 (registers all of them)
 from benchmarks.speed.registry import suites
 from keras_plm.experiments.results import read_json
@@ -35,7 +35,7 @@ def speed_tables(folder):
     }
     if paths := _files(folder, devices.RESULTS):
         tables[devices.RESULTS] = devices.markdown(paths)
-    for check in (scaling, padding, scan):
+    for check in (scaling, padding, scan, fine_tuning):
         if (folder / check.FILE).is_file():
             tables[Path(check.FILE).stem] = check.markdown(folder / check.FILE)
     return tables

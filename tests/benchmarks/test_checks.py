@@ -1,4 +1,4 @@
-"""The command `check`: several writers, probes, padding and scaling."""
+"""The command `check`: several writers, probes, fine-tuning, padding and scaling."""
 
 import gzip
 import json
@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from benchmarks.__main__ import main
-from benchmarks.checks import padding, probes, scaling, writers
+from benchmarks.checks import fine_tuning, padding, probes, scaling, writers
 from benchmarks.checks.probes import reference
 from benchmarks.checks.processes import run_together
 from benchmarks.checks.writers import KINDS, SETUP, try_writers
 from benchmarks.model_cards import WEIGHTS
 from benchmarks.speed.measurements import bert as speed_bert
 from benchmarks.speed.tables import speed_tables
+from keras_plm.checkpoints.packages import find_packaged
 from keras_plm.data.batching import Batches
 from keras_plm.models import BERT, BERT_SIZES
 from keras_plm.pretraining import MaskedLM
@@ -151,6 +152,31 @@ def test_probes_resume_after_a_finished_task(tmp_path, monkeypatch, capsys):
     assert [row["lbfgs"] for row in json.loads(out.read_text())["rows"]] == [
         row["lbfgs"] for row in rows
     ]
+
+
+@pytest.mark.full
+def test_fine_tuning_is_compared_with_transformers_and_resumes(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("transformers")
+    try:
+        find_packaged(fine_tuning.ENCODER)
+    except ValueError as error:
+        pytest.skip(str(error))
+    settings = {"learning_rate": 1e-3, "epochs": 1}
+    monkeypatch.setattr(fine_tuning, "TASKS_READ", {"wikigold": (16, settings)})
+    monkeypatch.setattr(fine_tuning, "SEEDS", 2)
+    out = tmp_path / fine_tuning.FILE
+    flags = ["check", "fine_tuning", "--data", str(tmp_path), "--out", str(out)]
+    assert main(flags) == 0, capsys.readouterr().err
+    rows = json.loads(out.read_text())["rows"]
+    assert [row["trained"] for row in rows] == ["keras_plm", "transformers"] * 2
+    out.write_text(json.dumps({"rows": rows[:3]}))
+    capsys.readouterr()
+    assert main(flags) == 0
+    shown = capsys.readouterr().out
+    assert "seed 1, transformers" in shown and "seed 0" not in shown
+    assert json.loads(out.read_text())["rows"][:3] == rows[:3]
+    assert speed_tables(tmp_path) == {"check_fine_tuning": fine_tuning.markdown(out)}
+    assert len(fine_tuning.markdown(out).splitlines()) == 3
 
 
 def test_scaling_estimate_equals_a_hand_computed_example(tmp_path, capsys):
