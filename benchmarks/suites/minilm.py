@@ -115,7 +115,7 @@ class Released:
         ("mrpc", OfTask(5)),
         ("rte", OfTask(5)),
         ("stsb", OfTask(5)),
-        ("snli", OfTask(2, 20_000, 2_000, rates=WIDE_RATES)),
+        ("snli", OfTask(2, 20_000, 2_000)),
         ("squad", OfTask(2, 5_000, 1_000, probe_epochs=3, rates=TAGGER_RATES)),
     )
     probe_rates: str = ""
