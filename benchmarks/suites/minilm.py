@@ -44,7 +44,7 @@ READERS = {
     "wikigold": (("reader", "bilstm_crf"), ("character_filters", 64)),
     "sst5": (("reader", "bcn"),),
     "snli": (("reader", "esim"), ("train_limit", 5_000)),
-    "squad": (("reader", "bidaf"), ("train_limit", 2_000), ("epochs", 10)),
+    "squad": (("reader", "bidaf"), ("units", 90), ("train_limit", 2_000), ("epochs", 10)),
 }
 RANDOM_TASKS = ("wikigold", "sst5", "mrpc", "stsb")  # LoRA and random weights
 # Learning rates. Fine-tuned taggers and span heads need larger ones than classifiers, and new
@@ -153,11 +153,18 @@ class Released:
             **fields,
         )
 
-    def network(self, task, layers):
-        """Returns the `Run` of a task network on frozen layers."""
+    def network(self, task, layers, units=0):
+        """Returns the `Run` of a task network on frozen layers.
+
+        Args:
+            task: Name of the task.
+            layers: The choice of layers.
+            units: Width of each direction of its LSTMs, unless `READERS` has one; 0 for half the
+                encoder's width.
+        """
         of_task = dict(self.tasks)[task]
         fields = {"train_limit": of_task.train_limit, "dev_limit": of_task.dev_limit}
-        fields |= {"learning_rates": NETWORK_RATES, "epochs": of_task.probe_epochs}
+        fields |= {"learning_rates": NETWORK_RATES, "epochs": of_task.probe_epochs, "units": units}
         return Run("features", layers=layers, **(fields | dict(READERS[task])))
 
 
@@ -184,7 +191,8 @@ def jobs_of(released, workspace, encoder=None):
     if released.tiny and encoder is None:
         encoder = str(tiny_encoder("bert", workspace))
     encoder = encoder or ENCODER
-    choices = distinct_choices(keras_plm.load(encoder)[0])
+    model = keras_plm.load(encoder)[0]
+    choices, half = distinct_choices(model), model.hidden_dim // 2
     jobs = []
     for task, _ in released.tasks:
         jobs += [
@@ -198,9 +206,9 @@ def jobs_of(released, workspace, encoder=None):
     glove = str(Path(workspace.features) / "glove_6B_50d")
     needs = (Prerequisite("GloVe vectors", functools.partial(_read_glove, glove, workspace.data)),)
     for task in (task for task in tasks if task in READERS):
-        for folder, layers, needed in ((encoder, "elmo_mix", ()), (glove, "last", needs)):
-            run = released.network(task, layers)
-            jobs.append(Job(task, folder, run, needs=needed, stage=NETWORKS))
+        on_mix, on_glove = released.network(task, "elmo_mix"), released.network(task, "last", half)
+        jobs.append(Job(task, encoder, on_mix, stage=NETWORKS))
+        jobs.append(Job(task, glove, on_glove, needs=needs, stage=NETWORKS))  # the same width
     for task in (task for task in tasks if task in RANDOM_TASKS):
         runs = [
             released.trained(task, NEW_WEIGHTS_RATES, method="scratch"),
