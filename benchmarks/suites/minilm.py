@@ -68,6 +68,7 @@ BRIEF_ROWS = {
     "random weights, all trained": "random weights, all trained",
 }
 ON_MIX, ON_GLOVE = "frozen, mix of layers, the task's network", "GloVe, the task's network"
+NARROW = "GloVe, the task's network with 25 units"  # half the width of GloVe, not of MiniLM
 PROBES, FINE_TUNED, NETWORKS, OTHERS = range(4)  # stages, each complete before the next
 
 
@@ -228,8 +229,9 @@ def row_of(result):
     """Returns `(position, name)` of a result's row in tables."""
     fields, method = result["settings"], result["method"]
     if fields["reader"] != "linear":
-        glove = result["encoder"].startswith("glove")
-        return (2, glove), ON_GLOVE if glove else ON_MIX
+        if not result["encoder"].startswith("glove"):
+            return (2, 0), ON_MIX
+        return ((2, 1), ON_GLOVE) if fields.get("units") else ((2, 2), NARROW)
     if method == "features":
         return (0, place_of_layers(fields["layers"])), fields["layers"]
     if method == "randomly_initialised":
