@@ -16,7 +16,7 @@ from keras_plm.datasets.tasks import TASKS
 from keras_plm.experiments.config import Run
 from keras_plm.experiments.environment import environment
 from keras_plm.experiments.runner import Runner
-from keras_plm.files.json_files import read_json
+from keras_plm.files.json_files import OneOf, Whole, Within, read_json
 from keras_plm.files.writing import write_json
 from keras_plm.transfer import FineTune
 
@@ -28,6 +28,10 @@ TASKS_READ = {  # {task: (most training examples, settings)}
 }
 SEEDS = 5
 OURS, PEER = "keras_plm", "transformers"
+ROW = {  # of a result file
+    "task": str, "seed": Whole(), "trained": OneOf((OURS, PEER)), "metric": str,
+    "score": Within(0, 1), "train": Whole(),
+}  # fmt: skip
 IGNORED = -100  # target of a token without a label, as in `transformers`
 
 
@@ -135,7 +139,7 @@ def check_fine_tuning(data, out, progress=print):
     Returns:
         The content of the file.
     """
-    rows = read_json(out, dict)["rows"] if Path(out).is_file() else []
+    rows = read_json(out, {"rows": [ROW]})["rows"] if Path(out).is_file() else []
     done = {(row["task"], row["seed"], row["trained"]) for row in rows}
     report = {"encoder": ENCODER, "rows": rows, **environment()}
     folder = find_packaged(ENCODER)
@@ -163,7 +167,7 @@ def check_fine_tuning(data, out, progress=print):
 
 def markdown(path):
     """Returns the table of a result file: means, and the difference with its Welch interval."""
-    rows, lines = read_json(path, dict)["rows"], []
+    rows, lines = read_json(path, {"rows": [ROW]})["rows"], []
     heads = ["task", "training examples", OURS, PEER, "difference, 95 % interval over seeds"]
     lines += [f"| {' | '.join(heads)} |", "|---|" + "---:|" * (len(heads) - 1)]
     for name in dict.fromkeys(row["task"] for row in rows):

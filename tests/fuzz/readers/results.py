@@ -294,8 +294,8 @@ def json_files(folder):
 
 MACHINES = (
     "encoders.json", "speed.json", "speed_words.torch.json", "check_devices.torch.json",
-    "check_scaling.json", "check_padding.json", "speed_translator.torch.json",
-    "speed_memory.torch.json",
+    "check_scaling.json", "check_padding.json", "check_fine_tuning.json",
+    "speed_translator.torch.json", "speed_memory.torch.json",
 )  # fmt: skip
 
 
