@@ -4,6 +4,7 @@ Both have dropout and the same settings. Data order, initial weights and dropout
 independently, so only the means of several seeds can agree.
 """
 
+import importlib.util
 import time
 from pathlib import Path
 
@@ -138,7 +139,16 @@ def check_fine_tuning(data, out, progress=print):
 
     Returns:
         The content of the file.
+
+    Raises:
+        ImportError: If the peer is not installed.
     """
+    missing = [name for name in ("torch", PEER) if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ImportError(
+            "The check compares with `transformers` on torch: install both. "
+            f"Received: no {' and no '.join(missing)}"
+        )
     rows = read_json(out, {"rows": [ROW]})["rows"] if Path(out).is_file() else []
     done = {(row["task"], row["seed"], row["trained"]) for row in rows}
     report = {"encoder": ENCODER, "rows": rows, **environment()}
@@ -181,12 +191,12 @@ def markdown(path):
             f"{s.mean():.1f} ± {s.std(ddof=1):.1f} ({len(s)})" if len(s) > 1 else ""
             for s in scores.values()
         ]
-        if all(len(s) > 1 for s in scores.values()):
+        if all(len(s) > 1 and s.std() > 0 for s in scores.values()):
             test = stats.ttest_ind(scores[OURS], scores[PEER], equal_var=False)
             low, high = test.confidence_interval()
             difference = scores[OURS].mean() - scores[PEER].mean()
             cells.append(f"{difference:+.1f} ({low:+.1f} to {high:+.1f})")
-        else:
+        else:  # without a spread there is no interval
             cells.append("")
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"

@@ -57,9 +57,10 @@ def test_jobs_are_ordered_by_stage(tmp_path):
     assert stages == sorted(stages)
     of_stage = {stage: [job for job in jobs if job.stage == stage] for stage in range(4)}
     assert [job.task for job in of_stage[FINE_TUNED]] == tasks
-    units = {}  # of bert_mini, 256 wide, and of GloVe
+    halves = {"bert_mini": 256 // 2, "glove_6B_50d": 50 // 2}
+    units = {}
     for job in of_stage[NETWORKS]:
-        units.setdefault(job.task, set()).add(job.run.units or 256 // 2)
+        units.setdefault(job.task, set()).add(job.run.units or halves[job.encoder_name])
     assert all(len(of_task) == 1 for of_task in units.values())
     assert {job.run.layers for job in of_stage[PROBES]} >= {"embeddings", "last", "elmo_mix"}
     assert {job.encoder_name for job in of_stage[NETWORKS]} == {"bert_mini", "glove_6B_50d"}
